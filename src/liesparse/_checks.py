@@ -1,0 +1,145 @@
+"""Readable errors for bad input: what was wrong, what was expected, what came, and the fix."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+ORTHONORMAL_TOLERANCE = 1e-4
+UNIT_NORM_TOLERANCE = 1e-4
+
+
+def reject(argument: str, expected: str, got: str, fix: str) -> NoReturn:
+    """Raise the one kind of error this package raises for bad input."""
+    raise ValueError(f"{argument}: expected {expected}, got {got}. {fix}")
+
+
+def describe(value: Any) -> str:
+    """Name a value in an error message without printing a whole tensor."""
+    if isinstance(value, Tensor):
+        return f"a {value.dtype} tensor of shape {tuple(value.shape)}"
+    return f"{type(value).__name__} {value!r}"
+
+
+def check_count(argument: str, value: int, minimum: int = 1) -> int:
+    """Return ``value`` if it is a whole number of at least ``minimum``."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        reject(argument, f"a whole number >= {minimum}", describe(value), f"Pass {minimum} or more.")
+    return value
+
+
+def check_real(argument: str, value: float, *, above: float | None = None, minimum: float | None = None) -> float:
+    """Return ``value`` as a float if it is finite and inside the stated bound."""
+    bound = "finite" if above is None and minimum is None else f"> {above:g}" if above is not None else f">= {minimum:g}"
+    number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if not number or (above is not None and value <= above) or (minimum is not None and value < minimum):
+        reject(argument, f"a finite number {bound}", describe(value), f"Choose a value {bound}.")
+    return float(value)
+
+
+def check_choice(argument: str, value: str, choices: tuple[str, ...]) -> str:
+    """Return ``value`` if it is one of ``choices``."""
+    if value not in choices:
+        names = " or ".join(repr(choice) for choice in choices)
+        reject(argument, names, repr(value), f"Pass {names}.")
+    return value
+
+
+def check_matrix(
+    argument: str, value: Tensor, rows: tuple[str, int | None], columns: tuple[str, int | None]
+) -> Tensor:
+    """Return ``value`` if it is a finite floating point matrix whose sizes fit.
+
+    ``rows`` and ``columns`` each name a size and give its required value, or None for any.
+    """
+    shape = ", ".join(f"{name} = {size}" if size is not None else name for name, size in (rows, columns))
+    expected = f"a floating point tensor of shape ({shape})"
+    if not isinstance(value, Tensor):
+        reject(argument, expected, describe(value), "Convert it with torch.as_tensor first.")
+    fits = value.ndim == 2 and all(
+        size is None or actual == size for actual, (_, size) in zip(value.shape, (rows, columns), strict=True)
+    )
+    if not fits:
+        reject(argument, expected, describe(value), "Reshape it, or check which model it belongs to.")
+    if not value.dtype.is_floating_point:
+        reject(argument, expected, describe(value), "Convert it with .float() first.")
+    if not bool(torch.isfinite(value).all()):
+        bad = int((~torch.isfinite(value)).sum())
+        reject(argument, "finite numbers", f"{bad} NaN or infinite entries", "Remove or repair those entries.")
+    return value
+
+
+def check_images(images: Tensor, n_pixels: int | None = None, *, argument: str = "images") -> Tensor:
+    """Return ``images`` if it is a non-empty (batch, n_pixels) matrix without a blank row."""
+    check_matrix(argument, images, ("batch", None), ("n_pixels", n_pixels))
+    if len(images) == 0:
+        reject(argument, "at least one image", "none", "Pass a non-empty batch.")
+    blank = (images == 0).all(dim=1)
+    if bool(blank.any()):
+        where = int(blank.nonzero()[0])
+        reject(
+            argument,
+            "images that are not blank",
+            f"{int(blank.sum())} blank image(s), the first at row {where}",
+            "Drop them: a blank image has no shape, no pose and no norm to divide by.",
+        )
+    return images
+
+
+def check_unit_norm(images: Tensor, *, argument: str = "images") -> Tensor:
+    """Return ``images`` if every row has L2 norm 1, the paper's "normalized image"."""
+    error = float((images.norm(dim=1) - 1).abs().max())
+    if not error <= UNIT_NORM_TOLERANCE:
+        reject(argument, "rows of L2 norm 1", f"norms off by up to {error:.1e}", "Call liesparse.unit_norm(images) first.")
+    return images
+
+
+def check_n_pixels(n_pixels: int, n_irreps: int) -> int:
+    """Return ``n_pixels`` if it is even and leaves room for ``2 * n_irreps`` orthonormal columns."""
+    check_count("n_pixels", n_pixels, 2)
+    if n_pixels % 2:
+        reject("n_pixels", "an even number of pixels", str(n_pixels), "Pad or crop the images by one row or column.")
+    if 2 * n_irreps > n_pixels:
+        reject(
+            "n_irreps",
+            f"2 * n_irreps <= n_pixels = {n_pixels}",
+            f"n_irreps = {n_irreps}",
+            f"Use n_irreps <= {n_pixels // 2}, or larger images.",
+        )
+    return n_pixels
+
+
+def check_frequencies(frequencies: Tensor) -> Tensor:
+    """Return ``frequencies`` if it is an (n_irreps, torus_dim) table of integers."""
+    if not isinstance(frequencies, Tensor) or frequencies.ndim != 2 or 0 in frequencies.shape:
+        reject(
+            "frequencies",
+            "an int64 tensor of shape (n_irreps, torus_dim)",
+            describe(frequencies),
+            "Make one with liesparse.half_lattice.",
+        )
+    if frequencies.dtype != torch.int64:
+        reject(
+            "frequencies",
+            "integers (int64): R(s) has period 2π only then",
+            describe(frequencies),
+            "Round them and convert with .long(), or make them with liesparse.half_lattice.",
+        )
+    return frequencies
+
+
+def check_group_basis(group_basis: Tensor, *, tol: float = ORTHONORMAL_TOLERANCE) -> Tensor:
+    """Return ``group_basis`` if its columns are orthonormal within ``tol``."""
+    gram = group_basis.T @ group_basis
+    error = float((gram - torch.eye(len(gram)).to(gram)).abs().max())
+    if not error <= tol:  # also catches NaN
+        reject(
+            "group_basis",
+            f"orthonormal columns (max|WᵀW - 1| <= {tol:.0e})",
+            f"max|WᵀW - 1| = {error:.1e}",
+            "Call liesparse.stiefel.orthonormalize(group_basis) first.",
+        )
+    return group_basis

@@ -1,0 +1,197 @@
+"""Inference: FISTA on the codes α with the pose integrated out, then the most probable pose."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from liesparse import torus
+from liesparse._checks import check_choice, check_count, check_images, check_real
+from liesparse.model import Parameters, compose
+from liesparse.posterior import Engine, natural_parameters, pose_natural
+
+Gradient = Literal["approximate", "exact"]
+GRADIENTS: tuple[Gradient, ...] = ("approximate", "exact")
+CodeUpdate = Literal["subgradient", "proximal"]
+CODE_UPDATES: tuple[CodeUpdate, ...] = ("subgradient", "proximal")
+
+STEP_SAFETY = 1.5  # [Chau20, app. D]
+
+
+class PoseExpectation(NamedTuple):
+    """What the E-step knows of the pose: planes of shape and image, and R̄ and ln Z under P(s|I,α)."""
+
+    shape_planes: Float[Tensor, "batch irrep 2"]
+    image_planes: Float[Tensor, "batch irrep 2"]
+    rotation: Float[Tensor, "batch irrep 2"]
+    log_partition: Float[Tensor, " batch"]
+
+
+def expect_pose(
+    parameters: Parameters,
+    images: Float[Tensor, "batch pixel"],
+    codes: Float[Tensor, "batch component"],
+    engine: Engine,
+) -> PoseExpectation:
+    """Integrate the pose out at fixed codes: R̄ = E[R(s)] under P(s | I, α) [Chau20, app. B and C]."""
+    shape_planes = parameters.to_planes(compose(parameters, codes))
+    image_planes = parameters.to_planes(images)
+    natural = natural_parameters(shape_planes, image_planes, parameters.noise_std, parameters.pose_prior)
+    log_partition, rotation = engine.moments(natural)
+    return PoseExpectation(shape_planes, image_planes, rotation, log_partition)
+
+
+def unturned_residual(expectation: PoseExpectation, gradient: Gradient) -> Float[Tensor, "batch irrep 2"]:
+    """Return Wᵀ E[T(s)ᵀ ε], the residual turned back to s = 0, which every gradient contains [Chau20, app. C].
+
+    exact: R̄ᵀv - u.  approximate: R̄ᵀ(v - R̄u), where T(s) and ε are taken as independent.
+    """
+    u, v, rotation = expectation.shape_planes, expectation.image_planes, expectation.rotation
+    explained = u if gradient == "exact" else rotation.square().sum(dim=-1, keepdim=True) * u  # R̄ᵀR̄ = (c² + s²)·1
+    return torus.apply_mean_rotation_transposed(v, rotation) - explained
+
+
+def code_gradient(
+    parameters: Parameters,
+    codes: Float[Tensor, "batch component"],
+    expectation: PoseExpectation,
+    gradient: Gradient = "exact",
+) -> Float[Tensor, "batch component"]:
+    """Return ∇_α ln P(α|I) with the subgradient sign(0) = 0 [Chau20, eq. 6 and app. C]."""
+    residual = parameters.from_planes(unturned_residual(expectation, gradient))
+    return residual @ parameters.dictionary / parameters.noise_std**2 - parameters.sparsity * codes.sign()
+
+
+def code_step_size(dictionary_planes: Float[Tensor, "component column"], noise_std: float) -> float:
+    """Return 1 / (1.5 ‖ΦᵀWWᵀΦ‖₂ / σ²), the step of FISTA [Chau20, app. D].
+
+    The norm is the largest eigenvalue of a K × K matrix: no pixel is touched.
+    """
+    gram = dictionary_planes @ dictionary_planes.T
+    norm = float(torch.linalg.eigvalsh(gram)[-1])
+    return noise_std**2 / (STEP_SAFETY * max(norm, 1e-12))
+
+
+def infer_codes(
+    parameters: Parameters,
+    images: Float[Tensor, "batch pixel"],
+    engine: Engine,
+    *,
+    n_code_steps: int = 20,
+    start: float | Float[Tensor, "batch component"] = 0.01,
+    update: CodeUpdate = "subgradient",
+    gradient: Gradient = "approximate",
+) -> Float[Tensor, "batch component"]:
+    """Find α̂ = argmax P(α|I) by FISTA [Chau20, Algorithm 1 lines 4-9, app. D].
+
+    Everything happens in the 2L plane coordinates A = WᵀΦ and v = WᵀI; no step touches the pixels.
+
+    Parameters
+    ----------
+    parameters : Parameters
+        The model.
+    images : Tensor of shape (batch, n_pixels)
+        Unit-norm images.
+    engine : Engine
+        Integrates the pose out.
+    n_code_steps : int, default=20
+        FISTA steps (paper: T).
+    start : float or Tensor of shape (batch, n_components), default=0.01
+        Initial codes (paper: α₀).
+    update : {"subgradient", "proximal"}, default="subgradient"
+        The paper subtracts λ·sign(α) and clamps at 0; a proximal step soft-thresholds, which gives
+        exact zeros but never leaves them from a poor start.
+    gradient : {"approximate", "exact"}, default="approximate"
+        Which form of the likelihood gradient [Chau20, app. C].
+    """
+    check_images(images, parameters.n_pixels)
+    check_count("n_code_steps", n_code_steps)
+    check_choice("update", update, CODE_UPDATES)
+    check_choice("gradient", gradient, GRADIENTS)
+    variance = parameters.noise_std**2
+    dictionary_planes = engine.arrange(parameters.to_planes(parameters.dictionary.T)).flatten(1)  # A, (K, cells)
+    step = code_step_size(dictionary_planes, parameters.noise_std)
+    v = torus.as_complex(engine.arrange(parameters.to_planes(images)))
+    prior = torus.as_complex(engine.arrange(parameters.pose_prior))
+    evidence, back = v / variance, dictionary_planes.T * (step / variance)
+    codes = _start_codes(parameters, images, start)
+    ahead, momentum = codes, 1.0
+    for _ in range(n_code_steps):
+        u = torus.as_complex((ahead @ dictionary_planes).unflatten(1, (-1, 2)))
+        natural = torch.view_as_real(torch.addcmul(prior, u.conj_physical(), evidence))
+        turned_back = torus.as_complex(engine.arranged_moments(natural).rotation).conj_physical()  # R̄ᵀ
+        residual = turned_back * v - u if gradient == "exact" else turned_back * (v - turned_back.conj_physical() * u)
+        uphill = torch.view_as_real(residual).flatten(1) @ back
+        shrink = ahead.sign() if update == "subgradient" else 1.0
+        previous, codes = codes, (ahead + uphill - step * parameters.sparsity * shrink).clamp_(min=0)
+        next_momentum = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
+        ahead = torch.lerp(previous, codes, 1 + (momentum - 1) / next_momentum)
+        momentum = next_momentum
+    return codes
+
+
+def _start_codes(
+    parameters: Parameters, images: Tensor, start: float | Float[Tensor, "batch component"]
+) -> Float[Tensor, "batch component"]:
+    if isinstance(start, Tensor):
+        return start.to(images)
+    return images.new_full((len(images), parameters.n_components), check_real("start", start, minimum=0))
+
+
+def map_poses(
+    parameters: Parameters,
+    images: Float[Tensor, "batch pixel"],
+    codes: Float[Tensor, "batch component"],
+    engine: Engine,
+    *,
+    refine: bool = True,
+) -> Float[Tensor, "batch torus"]:
+    """Find ŝ = argmax P(s|I,α̂): the best grid point, then refined continuously [Chau20, sec. 5]."""
+    natural = pose_natural(parameters, images, codes)
+    poses = engine.mode(natural)
+    return torus.wrap(refine_poses(natural, engine.frequencies, poses) if refine else poses)
+
+
+def pose_log_density(
+    natural: Float[Tensor, "batch irrep 2"],
+    frequencies: Int[Tensor, "irrep torus"],
+    poses: Float[Tensor, "batch torus"],
+) -> Float[Tensor, " batch"]:
+    """Return η·T(s), the unnormalised log density, at any pose [Chau20, app. B]."""
+    return (natural * torus.features(torus.phases(frequencies, poses))).sum(dim=(1, 2))
+
+
+def refine_poses(
+    natural: Float[Tensor, "batch irrep 2"],
+    frequencies: Int[Tensor, "irrep torus"],
+    poses: Float[Tensor, "batch torus"],
+    *,
+    n_steps: int = 12,
+) -> Float[Tensor, "batch torus"]:
+    """Climb η·T(s) from ``poses`` by safeguarded Newton steps; the result is never worse than the start.
+
+    Each image has its own damping: a step that does not climb is not taken and the next is shorter.
+    """
+    omega = frequencies.to(natural)
+    value = pose_log_density(natural, frequencies, poses)
+    damping = torch.zeros_like(value)
+    for _ in range(n_steps):
+        cos, sin = torus.features(torus.phases(frequencies, poses)).unbind(-1)
+        slope = (natural[..., 1] * cos - natural[..., 0] * sin) @ omega
+        bend = torch.einsum("bl,li,lj->bij", natural[..., 0] * cos + natural[..., 1] * sin, omega, omega)
+        eigenvalues, axes = torch.linalg.eigh(bend)
+        # |bend| turns saddles into ascent directions; the floor keeps flat directions finite.
+        floor = 1e-6 * eigenvalues.abs().amax(dim=1, keepdim=True) + torch.finfo(natural.dtype).tiny
+        stiffness = eigenvalues.abs().maximum(floor) * (1 + damping[:, None])
+        step = torch.einsum("bij,bj,bkj,bk->bi", axes, 1 / stiffness, axes, slope)
+        trial = poses + step.nan_to_num(0.0)
+        trial_value = pose_log_density(natural, frequencies, trial)
+        better = trial_value > value
+        poses = torch.where(better[:, None], trial, poses)
+        value = torch.where(better, trial_value, value)
+        damping = torch.where(better, damping / 4, 4 * damping + 1)
+    return poses

@@ -1,0 +1,218 @@
+"""The generative model I = W R(s) Wᵀ Φ α + ε [Chau20, eq. 3]: its parameters and its densities."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from liesparse import torus
+from liesparse._checks import (
+    check_count,
+    check_frequencies,
+    check_group_basis,
+    check_matrix,
+    check_n_pixels,
+    check_real,
+    reject,
+)
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """All that the model knows. Shapes are checked on construction, values by :meth:`validate`.
+
+    Attributes
+    ----------
+    group_basis : Tensor of shape (n_pixels, 2 * n_irreps)
+        Orthonormal columns, two for each rotation plane (paper: W).
+    dictionary : Tensor of shape (n_pixels, n_components)
+        One shape per column, unit norm (paper: Φ).
+    frequencies : int64 Tensor of shape (n_irreps, torus_dim)
+        How fast each plane turns (paper: ω).
+    noise_std : float
+        Standard deviation of the pixel noise (paper: σ).
+    sparsity : float
+        Rate of the exponential prior on the codes (paper: λ).
+    pose_prior : Tensor of shape (n_irreps, 2)
+        Natural parameters of the conjugate prior on the pose (paper: η); zeros are the uniform prior.
+    """
+
+    group_basis: Float[Tensor, "pixel column"]
+    dictionary: Float[Tensor, "pixel component"]
+    frequencies: Int[Tensor, "irrep torus"]
+    noise_std: float
+    sparsity: float
+    pose_prior: Float[Tensor, "irrep 2"]
+
+    def __post_init__(self) -> None:
+        check_frequencies(self.frequencies)
+        check_n_pixels(len(self.group_basis), self.n_irreps)
+        if tuple(self.group_basis.shape) != (self.n_pixels, 2 * self.n_irreps):
+            reject(
+                "group_basis",
+                f"shape (n_pixels, 2 * n_irreps) with n_irreps = {self.n_irreps} frequencies",
+                str(tuple(self.group_basis.shape)),
+                "Give two columns for each frequency.",
+            )
+        if self.dictionary.ndim != 2 or len(self.dictionary) != self.n_pixels:
+            reject(
+                "dictionary",
+                f"shape (n_pixels = {self.n_pixels}, n_components)",
+                str(tuple(self.dictionary.shape)),
+                "Give one shape per column; scikit-learn's components_ are its transpose.",
+            )
+        if tuple(self.pose_prior.shape) != (self.n_irreps, 2):
+            reject(
+                "pose_prior",
+                f"shape (n_irreps = {self.n_irreps}, 2)",
+                str(tuple(self.pose_prior.shape)),
+                "Make one with uniform_prior or conjugate_prior.",
+            )
+        check_real("noise_std", self.noise_std, above=0)
+        check_real("sparsity", self.sparsity, minimum=0)
+
+    def validate(self) -> Parameters:
+        """Check the values too: finite, W orthonormal. Too slow for every training step."""
+        check_matrix("group_basis", self.group_basis, ("n_pixels", None), ("2 * n_irreps", None))
+        check_matrix("dictionary", self.dictionary, ("n_pixels", None), ("n_components", None))
+        check_matrix("pose_prior", self.pose_prior, ("n_irreps", None), ("2", None))
+        check_group_basis(self.group_basis)
+        return self
+
+    @property
+    def n_pixels(self) -> int:
+        """Pixels of an image (paper: D)."""
+        return self.group_basis.shape[0]
+
+    @property
+    def n_components(self) -> int:
+        """Shapes in the dictionary (paper: K)."""
+        return self.dictionary.shape[1]
+
+    @property
+    def n_irreps(self) -> int:
+        """Rotation planes (paper: L)."""
+        return self.frequencies.shape[0]
+
+    @property
+    def torus_dim(self) -> int:
+        """Dimension of the pose (paper: n)."""
+        return self.frequencies.shape[1]
+
+    def to_planes(self, images: Float[Tensor, "batch pixel"]) -> Float[Tensor, "batch irrep 2"]:
+        """Return Wᵀ I, one coordinate pair for each plane."""
+        return (images @ self.group_basis).unflatten(-1, (self.n_irreps, 2))
+
+    def from_planes(self, planes: Float[Tensor, "batch irrep 2"]) -> Float[Tensor, "batch pixel"]:
+        """Return W applied to plane coordinates."""
+        return planes.flatten(-2) @ self.group_basis.T
+
+
+def uniform_prior(n_irreps: int, *, dtype: torch.dtype = torch.float32) -> Float[Tensor, "irrep 2"]:
+    """Return the natural parameters of the uniform pose prior, κ = 0 [Chau20, app. B]."""
+    return torch.zeros(check_count("n_irreps", n_irreps), 2, dtype=dtype)
+
+
+def conjugate_prior(
+    concentrations: Float[Tensor, " irrep"], means: Float[Tensor, " irrep"]
+) -> Float[Tensor, "irrep 2"]:
+    """Return η = (κ cos μ, κ sin μ) of the prior P(s) ∝ exp Σ κ_l cos(ω_l·s - μ_l) [Chau20, app. B]."""
+    if not bool((concentrations >= 0).all()):  # also catches NaN
+        reject("concentrations", "numbers >= 0", f"a minimum of {float(concentrations.min())}", "Shift μ by π instead.")
+    return concentrations[:, None] * torus.features(means)
+
+
+def apply_transform(
+    parameters: Parameters, images: Float[Tensor, "batch pixel"], poses: Float[Tensor, "batch torus"]
+) -> Float[Tensor, "batch pixel"]:
+    """Return T(s) I = W R(s) Wᵀ I for each image and pose [Chau20, sec. 2]."""
+    angles = torus.phases(parameters.frequencies, poses)
+    return parameters.from_planes(torus.rotate(parameters.to_planes(images), angles))
+
+
+def compose(parameters: Parameters, codes: Float[Tensor, "batch component"]) -> Float[Tensor, "batch pixel"]:
+    """Return the untransformed shapes Φα."""
+    return codes @ parameters.dictionary.T
+
+
+def reconstruct(
+    parameters: Parameters, codes: Float[Tensor, "batch component"], poses: Float[Tensor, "batch torus"]
+) -> Float[Tensor, "batch pixel"]:
+    """Return Î = T(s) Φ α [Chau20, sec. 5]."""
+    return apply_transform(parameters, compose(parameters, codes), poses)
+
+
+def generate(
+    parameters: Parameters,
+    codes: Float[Tensor, "batch component"],
+    poses: Float[Tensor, "batch torus"],
+    *,
+    generator: torch.Generator,
+) -> Float[Tensor, "batch pixel"]:
+    """Draw images I = T(s) Φ α + ε for given codes and poses [Chau20, eq. 3]."""
+    clean = reconstruct(parameters, codes, poses)
+    noise = torch.randn(clean.shape, generator=generator, dtype=clean.dtype, device=generator.device)
+    return clean + parameters.noise_std * noise.to(clean)
+
+
+def draw_codes(parameters: Parameters, n_images: int, *, generator: torch.Generator) -> Float[Tensor, "batch component"]:
+    """Draw codes from their prior, α_k ~ Exp(λ) [Chau20, sec. 3.1]."""
+    check_count("n_images", n_images)
+    check_real("sparsity", parameters.sparsity, above=0)
+    codes = parameters.dictionary.new_empty(n_images, parameters.n_components)
+    return codes.exponential_(parameters.sparsity, generator=generator)
+
+
+def log_likelihood_given_pose(
+    parameters: Parameters,
+    images: Float[Tensor, "batch pixel"],
+    codes: Float[Tensor, "batch component"],
+    poses: Float[Tensor, "batch torus"],
+) -> Float[Tensor, " batch"]:
+    """Return ln P(I | s, α), a Gaussian around T(s)Φα [Chau20, app. B]."""
+    residual = images - reconstruct(parameters, codes, poses)
+    variance = parameters.noise_std**2
+    constant = 0.5 * parameters.n_pixels * math.log(2 * math.pi * variance)
+    return -residual.square().sum(dim=1) / (2 * variance) - constant
+
+
+def log_prior_codes(parameters: Parameters, codes: Float[Tensor, "batch component"]) -> Float[Tensor, " batch"]:
+    """Return ln P(α) = Σ_k ln λ - λ α_k, and -inf where a code is negative [Chau20, sec. 3.1]."""
+    constant = parameters.n_components * math.log(parameters.sparsity) if parameters.sparsity > 0 else 0.0
+    inside = constant - parameters.sparsity * codes.sum(dim=1)
+    return torch.where((codes >= 0).all(dim=1), inside, -torch.inf)
+
+
+def log_prior_poses(
+    parameters: Parameters, poses: Float[Tensor, "batch torus"], prior_log_partition: float | None = None
+) -> Float[Tensor, " batch"]:
+    """Return ln P(s) = η·T(s) - ln Z(η) [Chau20, app. B].
+
+    ln Z of the uniform prior is known; for another one pass ``prior_log_partition``, as any engine
+    of :mod:`liesparse.posterior` computes it.
+    """
+    if prior_log_partition is None:
+        if bool(parameters.pose_prior.any()):
+            reject("prior_log_partition", "ln Z(η), as the prior is not uniform", "None", "Pass engine.log_partition(η).")
+        prior_log_partition = parameters.torus_dim * math.log(2 * math.pi)
+    statistics = torus.features(torus.phases(parameters.frequencies, poses))
+    return (statistics * parameters.pose_prior).sum(dim=(-2, -1)) - prior_log_partition
+
+
+def log_joint(
+    parameters: Parameters,
+    images: Float[Tensor, "batch pixel"],
+    codes: Float[Tensor, "batch component"],
+    poses: Float[Tensor, "batch torus"],
+    prior_log_partition: float | None = None,
+) -> Float[Tensor, " batch"]:
+    """Return ln P(I, s, α) = ln P(I|s,α) + ln P(s) + ln P(α) [Chau20, sec. 3.1]."""
+    return (
+        log_likelihood_given_pose(parameters, images, codes, poses)
+        + log_prior_poses(parameters, poses, prior_log_partition)
+        + log_prior_codes(parameters, codes)
+    )

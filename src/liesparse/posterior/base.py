@@ -1,0 +1,98 @@
+"""What every engine offers: integrals over the pose s under P(s) ∝ exp(η·T(s)) [Chau20, app. B]."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from liesparse import torus
+from liesparse._checks import check_count, check_frequencies, reject
+
+Planes = Float[Tensor, "*batch irrep 2"]
+
+
+class Moments(NamedTuple):
+    """ln Z(η) and R̄ = E[R(s)], the latter as (E[cos ω_l·s], E[sin ω_l·s]) for each plane."""
+
+    log_partition: Float[Tensor, " batch"]
+    rotation: Float[Tensor, "batch irrep 2"]
+
+
+class Engine(ABC):
+    """Integrals over the torus for one set of frequencies, on ``n_grid`` points per axis.
+
+    An engine may keep the planes in an order of its own, with empty planes (all zeros) between
+    them: :meth:`arrange` brings planes into it, :meth:`restore` back. Loops that ask for moments
+    again and again arrange once and then call :meth:`arranged_moments`.
+    """
+
+    def __init__(self, frequencies: Int[Tensor, "irrep torus"], n_grid: int, *, dtype: torch.dtype = torch.float32) -> None:
+        self.frequencies = check_frequencies(frequencies)
+        self.n_grid = check_count("n_grid", n_grid, 2)
+        self.dtype = dtype
+
+    @property
+    def torus_dim(self) -> int:
+        """Dimension of the pose (paper: n)."""
+        return self.frequencies.shape[1]
+
+    @property
+    def log_cell(self) -> float:
+        """Log volume of one grid cell, the weight of a point in the quadrature."""
+        return self.torus_dim * math.log(2 * math.pi / self.n_grid)
+
+    @property
+    def points(self) -> Float[Tensor, "point torus"]:
+        """All grid points in the order of the flattened :meth:`log_density`."""
+        return torus.grid_points(self.n_grid, self.torus_dim, dtype=self.dtype)
+
+    def arrange(self, planes: Float[Tensor, "*batch irrep 2"]) -> Float[Tensor, "*batch cell 2"]:
+        """Bring planes into the engine's own order."""
+        return planes
+
+    def restore(self, planes: Float[Tensor, "*batch cell 2"]) -> Float[Tensor, "*batch irrep 2"]:
+        """Bring planes back into the order of ``frequencies``."""
+        return planes
+
+    @abstractmethod
+    def arranged_moments(self, natural: Float[Tensor, "batch cell 2"]) -> Moments:
+        """Return ln Z and R̄ for natural parameters in the engine's own order."""
+
+    @abstractmethod
+    def log_density(self, natural: Float[Tensor, "batch irrep 2"]) -> Float[Tensor, "batch point"]:
+        """Return η·T(s), the unnormalised log density, at every grid point."""
+
+    def moments(self, natural: Float[Tensor, "batch irrep 2"]) -> Moments:
+        """Return ln Z(η) and R̄ = E[R(s)] [Chau20, app. B and C]."""
+        log_partition, rotation = self.arranged_moments(self.arrange(natural))
+        return Moments(log_partition, self.restore(rotation))
+
+    def log_partition(self, natural: Float[Tensor, "batch irrep 2"]) -> Float[Tensor, " batch"]:
+        """Return ln Z(η) = ln ∫ exp(η·T(s)) ds over [0, 2π)ⁿ [Chau20, app. B]."""
+        return self.arranged_moments(self.arrange(natural)).log_partition
+
+    def probabilities(self, natural: Float[Tensor, "batch irrep 2"]) -> Float[Tensor, "batch point"]:
+        """Return the probability of each grid cell under P(s | I, α) [Chau20, app. B]."""
+        return torch.softmax(self.log_density(natural), dim=1)
+
+    def density(self, natural: Float[Tensor, "batch irrep 2"]) -> Float[Tensor, "batch *grid"]:
+        """Return the posterior density on the grid, shape (batch, N, …, N); it integrates to 1."""
+        shape = (len(natural),) + (self.n_grid,) * self.torus_dim
+        return (self.probabilities(natural) * math.exp(-self.log_cell)).view(shape)
+
+    def marginal(self, natural: Float[Tensor, "batch irrep 2"], axis: int) -> Float[Tensor, "batch point"]:
+        """Return the density of s_axis alone on its grid."""
+        if not 0 <= axis < self.torus_dim:
+            reject("axis", f"0 <= axis < torus_dim = {self.torus_dim}", str(axis), "Axes count from 0.")
+        others = [other + 1 for other in range(self.torus_dim) if other != axis]
+        density = self.density(natural)
+        return density.sum(dim=others) * (2 * math.pi / self.n_grid) ** len(others) if others else density
+
+    def mode(self, natural: Float[Tensor, "batch irrep 2"]) -> Float[Tensor, "batch torus"]:
+        """Return the best grid point [Chau20, sec. 5]; :func:`liesparse.inference.map_poses` refines it."""
+        return self.points[self.log_density(natural).argmax(dim=1)].to(natural)

@@ -1,0 +1,67 @@
+"""Where learning starts: the paper's random parameters, or ones drawn from the data."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from liesparse import stiefel
+from liesparse._checks import check_count, check_images, check_n_pixels, check_real, reject
+from liesparse.lattice import half_lattice
+from liesparse.model import Parameters, uniform_prior
+
+
+def random_start(
+    n_pixels: int,
+    *,
+    n_components: int = 10,
+    n_irreps: int = 128,
+    torus_dim: int = 2,
+    multiplicity: int = 1,
+    include_zero: bool = False,
+    noise_std: float = 0.1,
+    sparsity: float = 10.0,
+    generator: torch.Generator,
+    dtype: torch.dtype = torch.float32,
+) -> Parameters:
+    """Draw W uniformly and Φ from random directions; all else is the paper's setting [Chau20, app. E]."""
+    check_count("n_components", n_components)
+    check_n_pixels(n_pixels, check_count("n_irreps", n_irreps))
+    check_real("noise_std", noise_std, above=0)
+    frequencies = half_lattice(torus_dim, n_irreps, multiplicity=multiplicity, include_zero=include_zero)
+    dictionary = torch.randn(n_pixels, n_components, generator=generator, dtype=dtype)
+    return Parameters(
+        group_basis=stiefel.random_point(n_pixels, 2 * n_irreps, generator=generator, dtype=dtype),
+        dictionary=torch.nn.functional.normalize(dictionary, dim=0),
+        frequencies=frequencies,
+        noise_std=noise_std,
+        sparsity=sparsity,
+        pose_prior=uniform_prior(n_irreps, dtype=dtype),
+    )
+
+
+def start_from_data(
+    parameters: Parameters, images: Float[Tensor, "image pixel"], *, generator: torch.Generator
+) -> Parameters:
+    """Put W inside the subspace that holds most of the data's energy, and shapes from the data into Φ.
+
+    W is a random rotation of the leading principal directions, so no plane starts where the data
+    has nothing; each shape is an image, smoothed by projection onto that subspace.
+    """
+    check_images(images, parameters.n_pixels)
+    if len(images) < parameters.n_components:
+        reject("images", f"at least {parameters.n_components} images", str(len(images)), "Use fewer components.")
+    n_columns = 2 * parameters.n_irreps
+    _, directions = torch.linalg.eigh((images.T @ images).double())
+    leading = directions[:, -n_columns:].to(images)
+    mixing = stiefel.random_point(n_columns, n_columns, generator=generator, dtype=images.dtype)
+    chosen = torch.randperm(len(images), generator=generator)[: parameters.n_components]
+    return Parameters(
+        group_basis=leading @ mixing,
+        dictionary=torch.nn.functional.normalize(images[chosen].T.contiguous(), dim=0),
+        frequencies=parameters.frequencies,
+        noise_std=parameters.noise_std,
+        sparsity=parameters.sparsity,
+        pose_prior=parameters.pose_prior,
+    )

@@ -1,0 +1,131 @@
+"""The Stiefel manifold of matrices with orthonormal columns, and Riemannian Adam on it for W.
+
+Written by hand because geoopt solves a D × D system in every step (about 30 ms at 784 × 256) and
+cannot resume from its own ``state_dict``; the oracle tests follow geoopt step by step.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+Metric = Literal["canonical", "euclidean"]
+METRICS: tuple[Metric, ...] = ("canonical", "euclidean")
+Matrix = Float[Tensor, "row column"]
+
+
+class AdamState(NamedTuple):
+    """What Riemannian Adam remembers: a tangent vector and one scalar second moment."""
+
+    step: int
+    momentum: Matrix
+    second_moment: Float[Tensor, ""]
+
+    @classmethod
+    def zero(cls, point: Matrix) -> AdamState:
+        """Return the state before the first step at ``point``."""
+        return cls(0, torch.zeros_like(point), point.new_zeros(()))
+
+
+def random_point(
+    n_rows: int, n_columns: int, *, generator: torch.Generator, dtype: torch.dtype = torch.float32
+) -> Matrix:
+    """Draw an orthonormal matrix uniformly (Haar measure)."""
+    return orthonormalize(torch.randn(n_rows, n_columns, generator=generator, dtype=dtype))
+
+
+def orthonormalize(matrix: Matrix) -> Matrix:
+    """Return the Q of the QR decomposition with a positive diagonal of R."""
+    q, r = torch.linalg.qr(matrix)
+    return q * torch.where(r.diagonal() < 0, -1.0, 1.0).to(matrix)
+
+
+def orthonormality_error(point: Matrix) -> float:
+    """Return max|WᵀW - 1|."""
+    gram = point.T @ point
+    return float((gram - torch.eye(len(gram)).to(gram)).abs().max())
+
+
+def tangent(point: Matrix, gradient: Matrix, metric: Metric = "canonical") -> Matrix:
+    """Turn a Euclidean gradient into the Riemannian one, tangent at ``point``.
+
+    Any part of the form W·S with S symmetric vanishes under either metric.
+    """
+    inner = point.T @ gradient
+    normal = inner.T if metric == "canonical" else 0.5 * (inner + inner.T)
+    return gradient - point @ normal
+
+
+def adam_step(
+    point: Matrix,
+    gradient: Matrix,
+    state: AdamState,
+    *,
+    rate: float,
+    metric: Metric = "canonical",
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+) -> tuple[Matrix, AdamState]:
+    """Take one descent step of Riemannian Adam and return the new point and state.
+
+    The second moment is one scalar, the squared Riemannian length of the gradient, so the step
+    keeps the direction of the momentum: at a constant gradient it has length ``rate``.
+    """
+    step = state.step + 1
+    direction = tangent(point, gradient, metric)
+    momentum = torch.lerp(state.momentum, direction, 1 - betas[0])
+    second_moment = torch.lerp(state.second_moment, _squared_length(point, direction, metric), 1 - betas[1])
+    mean_correction, square_correction = 1 - betas[0] ** step, 1 - betas[1] ** step
+    length = (second_moment / square_correction).sqrt() + eps
+    scale = rate / (mean_correction * length)
+    move = _cayley_step if metric == "canonical" else _qr_step
+    new_point, new_momentum = move(point, momentum, -scale)
+    return new_point, AdamState(step, new_momentum, second_moment)
+
+
+def _squared_length(point: Matrix, vector: Matrix, metric: Metric) -> Float[Tensor, ""]:
+    euclidean = vector.square().sum()
+    if metric == "euclidean":
+        return euclidean
+    return euclidean - 0.5 * (point.T @ vector).square().sum()
+
+
+def _qr_step(point: Matrix, vector: Matrix, scale: Float[Tensor, ""]) -> tuple[Matrix, Matrix]:
+    """Retract ``scale * vector`` by QR and transport ``vector`` by projection.
+
+    R is the Cholesky factor of the Gram matrix 1 + scale² UᵀU, which is well conditioned here;
+    that is four times faster than Householder QR. One Newton-Schulz step then removes the
+    rounding error, so that ten thousand steps in float32 do not drift.
+    """
+    moved = point + scale * vector
+    factor = torch.linalg.cholesky(moved.T @ moved)
+    new_point = _newton_schulz(torch.linalg.solve_triangular(factor, moved.T, upper=False).T)
+    return new_point, tangent(new_point, vector, "euclidean")
+
+
+def _cayley_step(point: Matrix, vector: Matrix, scale: Float[Tensor, ""]) -> tuple[Matrix, Matrix]:
+    """Move ``point`` and ``vector`` by the Cayley transform of A = UWᵀ - WUᵀ, U = scale * vector.
+
+    (1 - A/2)⁻¹(1 + A/2) = 1 + P (1 - QᵀP/2)⁻¹ Qᵀ with P = [U, -W], Q = [W, U] (Woodbury), and block
+    elimination leaves one 2L × 2L system instead of the D × D one.
+    """
+    inner, gram = point.T @ vector, vector.T @ vector
+    skew, square = scale * inner, scale * scale * gram  # WᵀU, UᵀU
+    eye = torch.eye(len(skew)).to(skew)
+    half = eye - 0.5 * skew
+    # Qᵀ[W, V] = [top; bottom]; solve (1 - QᵀP/2) [first; second] = [top; bottom].
+    top = torch.cat((eye, inner), dim=1)
+    bottom = torch.cat((skew.T, scale * gram), dim=1)
+    first = torch.linalg.solve(2 * half @ half + 0.5 * square, 2 * half @ top - bottom)
+    second = 2 * (top - half @ first)
+    moved = torch.cat((point, vector), dim=1) + vector @ (scale * first) - point @ second
+    new_point, new_vector = moved.chunk(2, dim=1)
+    return _newton_schulz(new_point), new_vector
+
+
+def _newton_schulz(point: Matrix) -> Matrix:
+    """One step towards the nearest orthonormal matrix: squares a small orthonormality error."""
+    return point @ (1.5 * torch.eye(point.shape[1]).to(point) - 0.5 * (point.T @ point))

@@ -1,0 +1,72 @@
+"""The torus: R(s) as a function on planes, its trigonometric features, and circular statistics.
+
+A plane l carries two coordinates (x, y). Reading them as the complex number x + iy, R(s)
+multiplies it by exp(i ω_l·s); the hot loops use that view, the formulas here spell it out.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Complex, Float, Int
+from torch import Tensor
+
+
+def phases(frequencies: Int[Tensor, "irrep torus"], poses: Float[Tensor, "*batch torus"]) -> Float[Tensor, "*batch irrep"]:
+    """Return the angles ω_l·s by which R(s) turns each plane [Chau20, eq. 1]."""
+    return poses @ frequencies.to(poses).T
+
+
+def rotate(
+    coords: Float[Tensor, "*batch irrep 2"], angles: Float[Tensor, "*batch irrep"]
+) -> Float[Tensor, "*batch irrep 2"]:
+    """Apply R(s): turn plane l by the angle ω_l·s [Chau20, eq. 1]."""
+    return apply_mean_rotation(coords, features(angles))
+
+
+def apply_mean_rotation(
+    coords: Float[Tensor, "*batch irrep 2"], rotation: Float[Tensor, "*batch irrep 2"]
+) -> Float[Tensor, "*batch irrep 2"]:
+    """Apply R̄ = E[R(s)], given as (E[cos ω·s], E[sin ω·s]) per plane [Chau20, app. C]."""
+    cos, sin = rotation.unbind(-1)
+    x, y = coords.unbind(-1)
+    return torch.stack((cos * x - sin * y, sin * x + cos * y), dim=-1)
+
+
+def apply_mean_rotation_transposed(
+    coords: Float[Tensor, "*batch irrep 2"], rotation: Float[Tensor, "*batch irrep 2"]
+) -> Float[Tensor, "*batch irrep 2"]:
+    """Apply R̄ᵀ, the transpose of :func:`apply_mean_rotation` [Chau20, app. C]."""
+    return apply_mean_rotation(coords, rotation * rotation.new_tensor([1.0, -1.0]))
+
+
+def features(angles: Float[Tensor, "*batch irrep"]) -> Float[Tensor, "*batch irrep 2"]:
+    """Return the sufficient statistics (cos ω_l·s, sin ω_l·s) [Chau20, app. B]."""
+    return torch.stack((angles.cos(), angles.sin()), dim=-1)
+
+
+def as_complex(planes: Float[Tensor, "*batch irrep 2"]) -> Complex[Tensor, "*batch irrep"]:
+    """View planes (x, y) as complex numbers x + iy, without a copy."""
+    return torch.view_as_complex(planes)
+
+
+def grid_axis(n_grid: int, *, dtype: torch.dtype = torch.float64) -> Float[Tensor, " point"]:
+    """Return ``n_grid`` equally spaced angles 0, 2π/N, …, 2π - 2π/N: the quadrature points of one axis."""
+    return torch.arange(n_grid, dtype=dtype) * (2 * math.pi / n_grid)
+
+
+def grid_points(n_grid: int, torus_dim: int, *, dtype: torch.dtype = torch.float64) -> Float[Tensor, "point torus"]:
+    """Return all ``n_grid ** torus_dim`` grid points, the last axis running fastest."""
+    axis = grid_axis(n_grid, dtype=dtype)
+    return torch.cartesian_prod(*[axis] * torus_dim).reshape(-1, torus_dim)
+
+
+def wrap(angles: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """Bring angles into [-π, π)."""
+    return torch.remainder(angles + math.pi, 2 * math.pi) - math.pi
+
+
+def circular_correlation(a: Float[Tensor, " sample"], b: Float[Tensor, " sample"]) -> Float[Tensor, ""]:
+    """Return |E[exp(i(a - b))]|: 1 if two angles agree up to a constant offset, near 0 if unrelated."""
+    return torch.polar(torch.ones_like(a), a - b).mean().abs()
