@@ -1,0 +1,68 @@
+"""Learn from unlabelled images what is in them and how it moves: Lie Group Sparse Coding.
+
+The names below load on first use, so that ``liesparse --help`` answers without torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from liesparse.checkpoint import load_model as load_model
+    from liesparse.checkpoint import save_model as save_model
+    from liesparse.data import embedded_digits as embedded_digits
+    from liesparse.data import rotations_scalings as rotations_scalings
+    from liesparse.data import translations as translations
+    from liesparse.data import unit_norm as unit_norm
+    from liesparse.inference import infer_codes as infer_codes
+    from liesparse.inference import map_poses as map_poses
+    from liesparse.lattice import half_lattice as half_lattice
+    from liesparse.learning import Settings as Settings
+    from liesparse.learning import learn as learn
+    from liesparse.metrics import evaluate as evaluate
+    from liesparse.metrics import snr as snr
+    from liesparse.model import Parameters as Parameters
+    from liesparse.model import apply_transform as apply_transform
+    from liesparse.model import reconstruct as reconstruct
+    from liesparse.posterior import GridEngine as GridEngine
+    from liesparse.posterior import ReferenceEngine as ReferenceEngine
+    from liesparse.posterior import log_likelihood as log_likelihood
+    from liesparse.starts import random_start as random_start
+    from liesparse.starts import start_from_data as start_from_data
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "GridEngine": "posterior",
+    "Parameters": "model",
+    "ReferenceEngine": "posterior",
+    "Settings": "learning",
+    "apply_transform": "model",
+    "embedded_digits": "data",
+    "evaluate": "metrics",
+    "half_lattice": "lattice",
+    "infer_codes": "inference",
+    "learn": "learning",
+    "load_model": "checkpoint",
+    "log_likelihood": "posterior",
+    "map_poses": "inference",
+    "random_start": "starts",
+    "reconstruct": "model",
+    "rotations_scalings": "data",
+    "save_model": "checkpoint",
+    "snr": "metrics",
+    "start_from_data": "starts",
+    "translations": "data",
+    "unit_norm": "data",
+}
+
+__all__ = ["__version__", *_HOMES]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'liesparse' has no attribute {name!r}")
+    return getattr(import_module(f"liesparse.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import torch
@@ -118,20 +119,29 @@ def infer_codes(
     v = torus.as_complex(engine.arrange(parameters.to_planes(images)))
     prior = torus.as_complex(engine.arrange(parameters.pose_prior))
     evidence, back = v / variance, dictionary_planes.T * (step / variance)
-    codes = _start_codes(parameters, images, start)
-    ahead, momentum = codes, 1.0
-    for _ in range(n_code_steps):
-        u = torus.as_complex((ahead @ dictionary_planes).unflatten(1, (-1, 2)))
-        natural = torch.view_as_real(torch.addcmul(prior, u.conj_physical(), evidence))
+
+    def advance(codes: Float[Tensor, "batch component"]) -> Float[Tensor, "batch component"]:
+        u = torus.as_complex((codes @ dictionary_planes).unflatten(1, (-1, 2)))
+        natural = torch.view_as_real(torch.addcmul(prior, u.conj_physical(), evidence))  # η̂ = η + ūv/σ²
         turned_back = torus.as_complex(engine.arranged_moments(natural).rotation).conj_physical()  # R̄ᵀ
         residual = turned_back * v - u if gradient == "exact" else turned_back * (v - turned_back.conj_physical() * u)
         uphill = torch.view_as_real(residual).flatten(1) @ back
-        shrink = ahead.sign() if update == "subgradient" else 1.0
-        previous, codes = codes, (ahead + uphill - step * parameters.sparsity * shrink).clamp_(min=0)
+        shrink = codes.sign() if update == "subgradient" else 1.0
+        return (codes + uphill - step * parameters.sparsity * shrink).clamp_(min=0)
+
+    return fista(advance, _start_codes(parameters, images, start), n_code_steps)
+
+
+def fista(advance: Callable[[Tensor], Tensor], start: Tensor, n_steps: int) -> Tensor:
+    """Accelerate the fixed-point iteration x ← advance(x) by Nesterov's momentum [Beck09, eq. 4.1-4.3]."""
+    current = ahead = start
+    momentum = 1.0
+    for _ in range(n_steps):
+        previous, current = current, advance(ahead)
         next_momentum = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
-        ahead = torch.lerp(previous, codes, 1 + (momentum - 1) / next_momentum)
+        ahead = torch.lerp(previous, current, 1 + (momentum - 1) / next_momentum)
         momentum = next_momentum
-    return codes
+    return current
 
 
 def _start_codes(

@@ -14,6 +14,8 @@ from torch import Tensor
 from liesparse import torus
 from liesparse.posterior.base import Engine, Moments
 
+_NEGLIGIBLE = -60.0  # exp(-60) adds nothing to a sum with a 1 in it; denormal floats below it are slow
+
 
 class GridEngine(Engine):
     """Separable quadrature on N points per axis; same numbers as the dense one.
@@ -54,7 +56,7 @@ class GridEngine(Engine):
         """Return ln Z(η) and R̄ by summing over the grid [Chau20, app. B and C]."""
         weights = self._evaluate(natural)
         peak = weights.amax(dim=1, keepdim=True)
-        total = weights.sub_(peak).exp_().sum(dim=1, keepdim=True)
+        total = weights.sub_(peak).clamp_(min=_NEGLIGIBLE).exp_().sum(dim=1, keepdim=True)
         rotation = self._expect(weights).view(len(natural), 1, self._n_cells, 2) / total[:, :, None, None]
         layered = rotation.expand(-1, self._n_layers, -1, -1).flatten(1, 2)
         return Moments((peak + total.log()).squeeze(1) + self.log_cell, layered)

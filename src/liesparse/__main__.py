@@ -1,0 +1,5 @@
+"""Run the command line as ``python -m liesparse``."""
+
+from liesparse.cli import main
+
+main()
