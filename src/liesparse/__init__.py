@@ -55,7 +55,7 @@ _HOMES = {
     "unit_norm": "data",
 }
 
-__all__ = ["__version__", *_HOMES]  # noqa: PLE0604
+__all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:

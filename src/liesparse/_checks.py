@@ -18,9 +18,11 @@ def reject(argument: str, expected: str, got: str, fix: str) -> NoReturn:
 
 
 def describe(value: Any) -> str:
-    """Name a value in an error message without printing a whole tensor."""
+    """Name a value in an error message without printing a whole array."""
     if isinstance(value, Tensor):
         return f"a {value.dtype} tensor of shape {tuple(value.shape)}"
+    if hasattr(value, "shape"):
+        return f"a {type(value).__name__} of shape {tuple(value.shape)}"
     return f"{type(value).__name__} {value!r}"
 
 
@@ -33,7 +35,9 @@ def check_count(argument: str, value: int, minimum: int = 1) -> int:
 
 def check_real(argument: str, value: float, *, above: float | None = None, minimum: float | None = None) -> float:
     """Return ``value`` as a float if it is finite and inside the stated bound."""
-    bound = "finite" if above is None and minimum is None else f"> {above:g}" if above is not None else f">= {minimum:g}"
+    bound = (
+        "finite" if above is None and minimum is None else f"> {above:g}" if above is not None else f">= {minimum:g}"
+    )
     number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     if not number or (above is not None and value <= above) or (minimum is not None and value < minimum):
         reject(argument, f"a finite number {bound}", describe(value), f"Choose a value {bound}.")
@@ -48,9 +52,7 @@ def check_choice(argument: str, value: str, choices: tuple[str, ...]) -> str:
     return value
 
 
-def check_matrix(
-    argument: str, value: Tensor, rows: tuple[str, int | None], columns: tuple[str, int | None]
-) -> Tensor:
+def check_matrix(argument: str, value: Tensor, rows: tuple[str, int | None], columns: tuple[str, int | None]) -> Tensor:
     """Return ``value`` if it is a finite floating point matrix whose sizes fit.
 
     ``rows`` and ``columns`` each name a size and give its required value, or None for any.
@@ -93,7 +95,9 @@ def check_unit_norm(images: Tensor, *, argument: str = "images") -> Tensor:
     """Return ``images`` if every row has L2 norm 1, the paper's "normalized image"."""
     error = float((images.norm(dim=1) - 1).abs().max())
     if not error <= UNIT_NORM_TOLERANCE:
-        reject(argument, "rows of L2 norm 1", f"norms off by up to {error:.1e}", "Call liesparse.unit_norm(images) first.")
+        reject(
+            argument, "rows of L2 norm 1", f"norms off by up to {error:.1e}", "Call liesparse.unit_norm(images) first."
+        )
     return images
 
 

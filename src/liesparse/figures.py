@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 INK = "Greys"  # images: dark ink on white paper
 SIGNED = "RdBu_r"  # columns of W: negative blue, positive red
-_TITLE = {"fontsize": 11, "loc": "left", "pad": 6}
 
 Array = NDArray[np.floating]
 
@@ -53,7 +52,7 @@ def draw_sheet(axes: Axes, images: Array, n_columns: int, title: str, *, signed:
         vmax=1,
         interpolation="nearest",
     )
-    axes.set_title(title, **_TITLE)
+    axes.set_title(title, fontsize=11, loc="left", pad=6)
     axes.set_axis_off()
 
 
@@ -61,7 +60,7 @@ def demo_figure(panels: DemoPanels, headline: str) -> Figure:
     """Show templates, planes of W, inference examples, and a traversal along each torus axis."""
     figure = Figure(figsize=(11, 11.2), layout="constrained", facecolor="white")
     figure.suptitle(headline, fontsize=13, x=0.02, ha="left")
-    top, middle, bottom = figure.subfigures(3, 1, height_ratios=(1.9, 1.75, 2.9))
+    top, middle, bottom = np.asarray(figure.subfigures(3, 1, height_ratios=(1.9, 1.75, 2.9)))
 
     left, right = top.subplots(1, 2, width_ratios=(5, 7.1))
     draw_sheet(left, panels.templates, 5, "Shapes: the learned dictionary Φ")
@@ -70,9 +69,13 @@ def demo_figure(panels: DemoPanels, headline: str) -> Figure:
 
     axes = middle.subplots(1, 1)
     rows = np.concatenate((panels.inputs, panels.reconstructions, panels.canonical))
-    draw_sheet(axes, rows, len(panels.inputs), "Held-out images: the input, its reconstruction T(ŝ)Φα̂, and its shape at s = 0")
+    draw_sheet(
+        axes, rows, len(panels.inputs), "Held-out images: the input, its reconstruction T(ŝ)Φα̂, and its shape at s = 0"
+    )
 
-    for place, (axes, frames) in enumerate(zip(bottom.subplots(1, len(panels.traversals)), panels.traversals, strict=True)):
+    for place, (axes, frames) in enumerate(
+        zip(bottom.subplots(1, len(panels.traversals), squeeze=False)[0], panels.traversals, strict=True)
+    ):
         n_steps = frames.shape[1]
         title = f"Traversal of s{'₁₂₃₄₅₆'[place]} from -π to π"
         draw_sheet(axes, frames.reshape(-1, *frames.shape[2:]), n_steps, title)

@@ -21,6 +21,7 @@ CodeUpdate = Literal["subgradient", "proximal"]
 CODE_UPDATES: tuple[CodeUpdate, ...] = ("subgradient", "proximal")
 
 STEP_SAFETY = 1.5  # [Chau20, app. D]
+N_CANDIDATES = 4  # peaks of the pose density that are refined
 
 
 class PoseExpectation(NamedTuple):
@@ -160,10 +161,19 @@ def map_poses(
     *,
     refine: bool = True,
 ) -> Float[Tensor, "batch torus"]:
-    """Find ŝ = argmax P(s|I,α̂): the best grid point, then refined continuously [Chau20, sec. 5]."""
+    """Find ŝ = argmax P(s|I,α̂): the best grid point, then refined continuously [Chau20, sec. 5].
+
+    The highest peaks of the grid are all refined: the best grid point may lie on the lower of two.
+    """
     natural = pose_natural(parameters, images, codes)
-    poses = engine.mode(natural)
-    return torus.wrap(refine_poses(natural, engine.frequencies, poses) if refine else poses)
+    if not refine:
+        return torus.wrap(engine.mode(natural))
+    starts = engine.modes(natural, N_CANDIDATES)
+    n_modes = starts.shape[1]
+    repeated = natural.repeat_interleave(n_modes, dim=0)
+    poses = refine_poses(repeated, engine.frequencies, starts.flatten(0, 1))
+    best = pose_log_density(repeated, engine.frequencies, poses).view(-1, n_modes).argmax(dim=1)
+    return torus.wrap(poses.view_as(starts)[torch.arange(len(best)), best])
 
 
 def pose_log_density(

@@ -108,10 +108,7 @@ def learn(
 ) -> Parameters:
     """Learn Φ and W from unit-norm images, starting from ``parameters`` [Chau20, Algorithm 1].
 
-    Returns
-    -------
-    Parameters
-        The learned model; the argument is left as it was.
+    The learned model is returned; ``parameters`` stay as they were.
     """
     check_unit_norm(check_images(images, parameters.n_pixels))
     parameters.validate()

@@ -15,9 +15,7 @@ from liesparse.posterior import Engine
 ACTIVE_THRESHOLD = 0.01
 
 
-def snr(
-    images: Float[Tensor, "batch pixel"], reconstructions: Float[Tensor, "batch pixel"]
-) -> Float[Tensor, " batch"]:
+def snr(images: Float[Tensor, "batch pixel"], reconstructions: Float[Tensor, "batch pixel"]) -> Float[Tensor, " batch"]:
     """Return ‖I‖² / ‖I - Î‖² for each image: linear, not decibel [Chau20, sec. 5]."""
     return images.square().sum(dim=1) / (images - reconstructions).square().sum(dim=1)
 
@@ -53,7 +51,13 @@ def evaluate(
     ratios, actives = [], []
     for batch in images.split(batch_size):
         codes = infer_codes(
-            parameters, batch, engine, n_code_steps=n_code_steps, start=code_start, update=code_update, gradient=gradient
+            parameters,
+            batch,
+            engine,
+            n_code_steps=n_code_steps,
+            start=code_start,
+            update=code_update,
+            gradient=gradient,
         )
         poses = map_poses(parameters, batch, codes, engine, refine=refine)
         ratios.append(snr(batch, reconstruct(parameters, codes, poses)))

@@ -159,7 +159,9 @@ def generate(
     return clean + parameters.noise_std * noise.to(clean)
 
 
-def draw_codes(parameters: Parameters, n_images: int, *, generator: torch.Generator) -> Float[Tensor, "batch component"]:
+def draw_codes(
+    parameters: Parameters, n_images: int, *, generator: torch.Generator
+) -> Float[Tensor, "batch component"]:
     """Draw codes from their prior, α_k ~ Exp(λ) [Chau20, sec. 3.1]."""
     check_count("n_images", n_images)
     check_real("sparsity", parameters.sparsity, above=0)
@@ -197,7 +199,9 @@ def log_prior_poses(
     """
     if prior_log_partition is None:
         if bool(parameters.pose_prior.any()):
-            reject("prior_log_partition", "ln Z(η), as the prior is not uniform", "None", "Pass engine.log_partition(η).")
+            reject(
+                "prior_log_partition", "ln Z(η), as the prior is not uniform", "None", "Pass engine.log_partition(η)."
+            )
         prior_log_partition = parameters.torus_dim * math.log(2 * math.pi)
     statistics = torus.features(torus.phases(parameters.frequencies, poses))
     return (statistics * parameters.pose_prior).sum(dim=(-2, -1)) - prior_log_partition

@@ -13,7 +13,9 @@ from jaxtyping import Complex, Float, Int
 from torch import Tensor
 
 
-def phases(frequencies: Int[Tensor, "irrep torus"], poses: Float[Tensor, "*batch torus"]) -> Float[Tensor, "*batch irrep"]:
+def phases(
+    frequencies: Int[Tensor, "irrep torus"], poses: Float[Tensor, "*batch torus"]
+) -> Float[Tensor, "*batch irrep"]:
     """Return the angles ω_l·s by which R(s) turns each plane [Chau20, eq. 1]."""
     return poses @ frequencies.to(poses).T
 

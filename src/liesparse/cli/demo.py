@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the model, metrics.json and the picture.")] = Path("runs/demo"),
     seed: Annotated[int, typer.Option(min=0, help="Random seed: same seed, same numbers.")] = 0,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the images.")] = 10,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the images.")] = 12,
     images: Annotated[int, typer.Option(min=1000, help="Training images to make.")] = 30_000,
 ) -> None:
     """Learn ten digits and 2-D translation from unlabelled images, in a few minutes."""
@@ -101,4 +101,6 @@ def _print_result(console: Console, result: DemoResult, out: Path) -> None:
     for name, key in (("Lie Group Sparse Coding", "lsc"), ("plain sparse coding", "sparse_coding")):
         table.add_row(name, f"{metrics[f'{key}_snr']:.1f}", f"{metrics[f'{key}_active_codes']:.1f}")
     console.print(table)
-    console.print(f"Took {metrics['total_seconds']:.0f} s. Look at {out / 'demo.png'}; the model and metrics.json are beside it.")
+    console.print(
+        f"Took {metrics['total_seconds']:.0f} s. Look at {out / 'demo.png'}; the model and metrics.json are beside it."
+    )

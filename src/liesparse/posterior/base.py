@@ -31,7 +31,9 @@ class Engine(ABC):
     again and again arrange once and then call :meth:`arranged_moments`.
     """
 
-    def __init__(self, frequencies: Int[Tensor, "irrep torus"], n_grid: int, *, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self, frequencies: Int[Tensor, "irrep torus"], n_grid: int, *, dtype: torch.dtype = torch.float32
+    ) -> None:
         self.frequencies = check_frequencies(frequencies)
         self.n_grid = check_count("n_grid", n_grid, 2)
         self.dtype = dtype
@@ -96,3 +98,16 @@ class Engine(ABC):
     def mode(self, natural: Float[Tensor, "batch irrep 2"]) -> Float[Tensor, "batch torus"]:
         """Return the best grid point [Chau20, sec. 5]; :func:`liesparse.inference.map_poses` refines it."""
         return self.points[self.log_density(natural).argmax(dim=1)].to(natural)
+
+    def modes(self, natural: Float[Tensor, "batch irrep 2"], n_modes: int) -> Float[Tensor, "batch mode torus"]:
+        """Return the highest local maxima on the grid, best first.
+
+        Where there are fewer than ``n_modes`` of them, other grid points fill the rows.
+        """
+        flat = self.log_density(natural)
+        values = flat.view((len(natural),) + (self.n_grid,) * self.torus_dim)
+        peaks = torch.ones_like(values, dtype=torch.bool)
+        for axis in range(1, self.torus_dim + 1):
+            peaks &= (values >= values.roll(1, axis)) & (values >= values.roll(-1, axis))
+        best = flat.masked_fill(~peaks.view_as(flat), -torch.inf).topk(min(n_modes, flat.shape[1]), dim=1)
+        return self.points[best.indices].to(natural)

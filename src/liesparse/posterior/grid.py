@@ -24,7 +24,9 @@ class GridEngine(Engine):
     and the largest ω; repeated frequencies go to further layers of the box and are summed first.
     """
 
-    def __init__(self, frequencies: Int[Tensor, "irrep torus"], n_grid: int, *, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self, frequencies: Int[Tensor, "irrep torus"], n_grid: int, *, dtype: torch.dtype = torch.float32
+    ) -> None:
         super().__init__(frequencies, n_grid, dtype=dtype)
         lowest = frequencies.amin(dim=0)
         self._box = [int(size) for size in frequencies.amax(dim=0) - lowest + 1]
@@ -87,7 +89,9 @@ class GridEngine(Engine):
         return values.view(-1, 2 * self.n_grid) @ self._turns[-1]
 
 
-def _left(matrix: Float[Tensor, "row column"], stack: Float[Tensor, "batch column rest"]) -> Float[Tensor, "batch row rest"]:
+def _left(
+    matrix: Float[Tensor, "row column"], stack: Float[Tensor, "batch column rest"]
+) -> Float[Tensor, "batch row rest"]:
     """Multiply every matrix of a stack from the left; unlike ``@`` the result is always contiguous."""
     return torch.bmm(matrix.expand(len(stack), -1, -1), stack)
 

@@ -32,7 +32,7 @@ class DemoSettings:
     """How large the demo is; the model is the paper's (K = 10, L = 128, n = 2, σ² = 0.01, λ = 10)."""
 
     n_images: int = 30_000
-    n_epochs: int = 10
+    n_epochs: int = 12
     seed: int = 0
 
     @property
@@ -40,10 +40,10 @@ class DemoSettings:
         """Return settings that reach digits and translation in minutes."""
         return Settings(
             n_epochs=self.n_epochs,
-            group_rate=0.8,
+            group_rate=1.0,
             schedule="cosine",
             metric="euclidean",
-            single_shape_epochs=max(1, 4 * self.n_epochs // 10),
+            single_shape_epochs=max(1, self.n_epochs // 4),
         )
 
 

@@ -1,0 +1,103 @@
+"""The command line as a person would use it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from liesparse import __version__
+from liesparse.checkpoint import load_model
+
+COMMAND = [sys.executable, "-m", "liesparse"]
+
+
+def run(*arguments, **kwargs):
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=300, check=False, **kwargs)
+
+
+def test_help_and_version_answer_without_torch():
+    code = "import sys, liesparse.cli; assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    shown = run("--help")
+    assert shown.returncode == 0
+    assert "demo" in shown.stdout
+    assert run("--version").stdout.strip() == f"liesparse {__version__}"
+
+
+def test_wrong_use_exits_with_two():
+    assert run("demo", "--epochs", "0").returncode == 2
+    assert run("unknown").returncode == 2
+
+
+def test_public_names_all_load():
+    code = (
+        "import liesparse; [getattr(liesparse, name) for name in liesparse.__all__]; assert 'learn' in dir(liesparse)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    bad = subprocess.run([sys.executable, "-c", "import liesparse; liesparse.nothing"], capture_output=True, text=True)
+    assert "has no attribute 'nothing'" in bad.stderr
+
+
+@pytest.fixture(scope="module")
+def small_demo(tmp_path_factory):
+    out = tmp_path_factory.mktemp("demo") / "runs"
+    return out, run("demo", "--out", str(out), "--epochs", "2", "--images", "1000", "--seed", "4")
+
+
+def test_demo_writes_model_metrics_and_picture(small_demo):
+    out, done = small_demo
+    assert done.returncode == 0, done.stderr
+    assert sorted(os.listdir(out)) == ["demo.png", "metrics.json", "model.safetensors"]
+    metrics = json.loads((out / "metrics.json").read_text())
+    assert metrics["lsc_snr"] > 1
+    assert metrics["sparse_coding_snr"] > 1
+    assert metrics["seed"] == 4
+    assert f"{metrics['lsc_snr']:.1f}" in done.stdout
+    assert "epoch 2/2: SNR" in done.stdout
+    assert "plain sparse coding" in done.stdout
+    assert (out / "demo.png").read_bytes().startswith(b"\x89PNG")
+    parameters, settings = load_model(out / "model.safetensors")
+    assert parameters.n_components == 10
+    assert settings["lsc_snr"] == metrics["lsc_snr"]
+
+
+def test_demo_repeats_with_the_same_seed(small_demo, tmp_path):
+    out, _ = small_demo
+    again = tmp_path / "again"
+    run("demo", "--out", str(again), "--epochs", "2", "--images", "1000", "--seed", "4")
+    first, second = (load_model(folder / "model.safetensors")[0] for folder in (out, again))
+    assert first.group_basis.equal(second.group_basis)
+    assert first.dictionary.equal(second.dictionary)
+
+
+def test_demo_says_when_it_cannot_write(tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+    done = run("demo", "--out", str(blocked), "--epochs", "1", "--images", "1000")
+    assert done.returncode == 1
+    assert "Cannot write to" in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_interrupted_demo_keeps_the_model_so_far(tmp_path):
+    out = tmp_path / "runs"
+    process = subprocess.Popen(
+        [*COMMAND, "demo", "--out", str(out), "--epochs", "1000", "--images", "1000"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "epoch 1/" in line:
+            break
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    rest = process.stdout.read()
+    assert process.wait(timeout=60) == 130
+    assert "the model so far is in" in rest
+    load_model(out / "model.safetensors")

@@ -1,0 +1,184 @@
+"""Gradients of Φ and W against autograd and literal matrices; Algorithm 1 as a whole [Chau20, app. C]."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from liesparse import stiefel
+from liesparse.inference import GRADIENTS, expect_pose
+from liesparse.learning import (
+    Settings,
+    approximate_second_moment,
+    dictionary_gradient,
+    exact_second_moment,
+    group_basis_gradient,
+    largest_only,
+    learn,
+    unit_columns,
+    update,
+)
+from liesparse.model import log_likelihood_given_pose, log_prior_poses
+from liesparse.posterior import GridEngine, ReferenceEngine, log_likelihood, pose_natural
+
+F64 = torch.float64
+
+
+def autograd(model, images, codes, engine, name):
+    """Differentiate the mean dense log-likelihood by W or Φ, without the unit-norm and orthonormality constraints."""
+    leaf = getattr(model, name).clone().requires_grad_()
+    log_likelihood(replace(model, **{name: leaf}), images, codes, engine).mean().backward()
+    return leaf.grad
+
+
+@pytest.mark.parametrize("prior", [False, True])
+def test_exact_dictionary_gradient_is_autograd(make_model, draw, prior):
+    model = make_model(1, prior=prior)
+    images, codes, _ = draw(model)
+    engine = ReferenceEngine(model.frequencies, 24, dtype=F64)
+    found = dictionary_gradient(model, codes, expect_pose(model, images, codes, engine), "exact")
+    assert_close(found, autograd(model, images, codes, engine, "dictionary"), rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("prior", [False, True])
+def test_exact_group_basis_gradient_is_autograd(make_model, draw, prior):
+    """ln P(I|α) with ‖T(s)Φα‖² written as ‖WᵀΦα‖² holds only for orthonormal W, so it is differentiated in full."""
+    model = make_model(2, prior=prior)
+    images, codes, _ = draw(model)
+    engine = ReferenceEngine(model.frequencies, 24, dtype=F64)
+    probabilities = engine.probabilities(pose_natural(model, images, codes))
+    W = model.group_basis.clone().requires_grad_()
+    moved = replace(model, group_basis=W)
+    total = torch.zeros((), dtype=F64)
+    for column, pose in enumerate(engine.points):
+        values = log_likelihood_given_pose(moved, images, codes, pose.expand(len(images), -1))
+        total = total + (probabilities[:, column] * values).mean()  # E_s[ln P(I|s,α)] at the fixed posterior: eq. 4
+    total.backward()
+    expectation = expect_pose(model, images, codes, engine)
+    second = exact_second_moment(model, images, codes, engine)
+    found = group_basis_gradient(model, images, codes, expectation, "exact", second)
+    assert_close(found, W.grad, rtol=1e-8, atol=1e-10)
+
+
+def dense_log_likelihood(model, images, codes, engine):
+    """ln ∫ P(I|s,α) P(s) ds on the grid, from the Gaussian density itself: true for any W."""
+    prior = float(engine.log_partition(model.pose_prior[None]))
+    columns = [
+        log_likelihood_given_pose(model, images, codes, pose.expand(len(images), -1))
+        + log_prior_poses(model, pose[None], prior)
+        for pose in engine.points
+    ]
+    return torch.logsumexp(torch.stack(columns, dim=1), dim=1) + engine.log_cell
+
+
+@pytest.mark.parametrize("prior", [False, True])
+@pytest.mark.parametrize("name", ["group_basis", "dictionary"])
+def test_expected_gradient_is_the_gradient_of_the_marginal(make_model, draw, name, prior):  # eq. 5
+    model = make_model(3, prior=prior)
+    images, codes, _ = draw(model)
+    engine = ReferenceEngine(model.frequencies, 20, dtype=F64)
+    leaf = getattr(model, name).clone().requires_grad_()
+    dense_log_likelihood(replace(model, **{name: leaf}), images, codes, engine).mean().backward()
+    expectation = expect_pose(model, images, codes, engine)
+    if name == "dictionary":
+        found = dictionary_gradient(model, codes, expectation, "exact")
+    else:
+        second = exact_second_moment(model, images, codes, engine)
+        found = group_basis_gradient(model, images, codes, expectation, "exact", second)
+    assert_close(found, leaf.grad, rtol=1e-8, atol=1e-10)
+
+
+def test_approximate_gradients_are_their_matrix_forms(make_model, draw, rotation_matrix):
+    model = make_model(4)
+    images, codes, _ = draw(model)
+    engine = ReferenceEngine(model.frequencies, 9, dtype=F64)
+    probabilities = engine.probabilities(pose_natural(model, images, codes))
+    W, Phi = model.group_basis, model.dictionary
+    for_Phi, for_W = torch.zeros_like(Phi), torch.zeros_like(W)
+    for row in range(len(images)):
+        T = sum(
+            p * W @ rotation_matrix(model.frequencies, s) @ W.T
+            for p, s in zip(probabilities[row], engine.points, strict=True)
+        )
+        shape = Phi @ codes[row]
+        error = images[row] - T @ shape
+        for_Phi += torch.outer(T.T @ error, codes[row])
+        for_W += (torch.outer(error, T @ shape) + torch.outer(shape, T.T @ error)) @ W
+    scale = len(images) * model.noise_std**2
+    expectation = expect_pose(model, images, codes, engine)
+    assert_close(dictionary_gradient(model, codes, expectation, "approximate"), for_Phi / scale)
+    second = approximate_second_moment(expectation)
+    assert_close(group_basis_gradient(model, images, codes, expectation, "approximate", second), for_W / scale)
+
+
+@pytest.mark.parametrize("metric", stiefel.METRICS)
+def test_the_difficult_term_is_normal_to_the_manifold(make_model, draw, metric):
+    """W E[RuuᵀRᵀ] never reaches the parameters: the exact Riemannian gradient costs no more than the approximate."""
+    model = make_model(5)
+    images, codes, _ = draw(model)
+    engine = GridEngine(model.frequencies, 20, dtype=F64)
+    expectation = expect_pose(model, images, codes, engine)
+    second = exact_second_moment(model, images, codes, engine)
+    full = group_basis_gradient(model, images, codes, expectation, "exact", second)
+    short = group_basis_gradient(model, images, codes, expectation, "exact")
+    assert not torch.allclose(full, short)
+    assert_close(stiefel.tangent(model.group_basis, short, metric), stiefel.tangent(model.group_basis, full, metric))
+
+
+@pytest.mark.parametrize("gradient", GRADIENTS)
+def test_one_update_is_the_papers_lines_12_to_15(make_model, draw, gradient):
+    model = make_model(6)
+    images, codes, _ = draw(model)
+    engine = GridEngine(model.frequencies, 20, dtype=F64)
+    settings = Settings(dictionary_rate=0.02, group_rate=0.1, gradient=gradient)
+    expectation = expect_pose(model, images, codes, engine)
+    adam = stiefel.AdamState.zero(model.group_basis)
+    found, state = update(model, adam, images, codes, expectation, settings, decay=0.5)
+    raw = model.dictionary + 0.01 * dictionary_gradient(model, codes, expectation, gradient)
+    assert_close(found.dictionary, raw / raw.norm(dim=0))
+    downhill = -group_basis_gradient(model, images, codes, expectation, gradient)
+    expected, _ = stiefel.adam_step(model.group_basis, downhill, adam, rate=0.05)
+    assert_close(found.group_basis, expected)
+    assert state.step == 1
+
+
+def test_exact_updates_climb_the_objective(make_model, draw):
+    model = make_model(7, n_components=2)
+    images, codes, _ = draw(model, batch=30)
+    engine = GridEngine(model.frequencies, 20, dtype=F64)
+    settings = Settings(dictionary_rate=0.01, group_rate=0.01, gradient="exact")
+    adam = stiefel.AdamState.zero(model.group_basis)
+    before = log_likelihood(model, images, codes, engine).mean()
+    moved = model
+    for _ in range(10):
+        moved, adam = update(moved, adam, images, codes, expect_pose(moved, images, codes, engine), settings)
+    assert float(log_likelihood(moved, images, codes, engine).mean()) > float(before) + 0.1
+
+
+def test_learning_is_repeatable_and_leaves_its_arguments_alone(make_model, draw):
+    model = make_model(8)
+    images, _, _ = draw(model, batch=25)
+    kept = images.clone(), model.group_basis.clone(), model.dictionary.clone()
+    settings = Settings(n_epochs=2, batch_size=10, n_grid=12, single_shape_epochs=1, schedule="cosine")
+    seen = []
+    runs = [
+        learn(model, images, settings, generator=torch.Generator().manual_seed(5), callback=seen.append)
+        for _ in range(2)
+    ]
+    assert runs[0].group_basis.equal(runs[1].group_basis)
+    assert runs[0].dictionary.equal(runs[1].dictionary)
+    assert not runs[0].dictionary.equal(model.dictionary)
+    assert images.equal(kept[0])
+    assert model.group_basis.equal(kept[1])
+    assert model.dictionary.equal(kept[2])
+    assert [p.step for p in seen[:6]] == [1, 2, 3, 4, 5, 6]
+    assert [p.end_of_epoch for p in seen[:6]] == [False, False, True] * 2
+    assert stiefel.orthonormality_error(runs[0].group_basis) < 1e-10
+
+
+def test_helpers():
+    codes = torch.tensor([[0.2, 0.5, 0.1], [0.0, 0.0, 0.3]])
+    assert largest_only(codes).tolist() == [[0.0, 0.5, 0.0], [0.0, 0.0, codes[1, 2].item()]]
+    columns = unit_columns(torch.tensor([[3.0, 0.0], [4.0, 2.0]]))
+    assert_close(columns, torch.tensor([[0.6, 0.0], [0.8, 1.0]]))
