@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -85,19 +84,14 @@ def test_demo_says_when_it_cannot_write(tmp_path):
 
 def test_interrupted_demo_keeps_the_model_so_far(tmp_path):
     out = tmp_path / "runs"
-    process = subprocess.Popen(
-        [*COMMAND, "demo", "--out", str(out), "--epochs", "1000", "--images", "1000"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert process.stdout is not None
-    for line in process.stdout:
-        if "epoch 1/" in line:
-            break
-    time.sleep(0.2)
-    process.send_signal(signal.SIGINT)
-    rest = process.stdout.read()
-    assert process.wait(timeout=60) == 130
+    arguments = [*COMMAND, "demo", "--out", str(out), "--epochs", "1000", "--images", "1000"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "epoch 1/" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        rest = process.stdout.read()
+        assert process.wait(timeout=60) == 130
     assert "the model so far is in" in rest
     load_model(out / "model.safetensors")

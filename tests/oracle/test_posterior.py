@@ -194,7 +194,7 @@ def test_draws_follow_the_distribution(rng):
     assert_close(drawn, engine.moments(natural[:1]).rotation[0], atol=0.02, rtol=0)
 
 
-def test_generated_images_scatter_around_the_reconstruction(make_model, draw, rng):
+def test_generated_images_scatter_around_the_reconstruction(make_model, rng):
     model = make_model(8)
     codes = draw_codes(model, 4000, generator=rng)
     assert float(codes.mean()) == pytest.approx(1 / model.sparsity, rel=0.05)

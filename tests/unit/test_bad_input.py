@@ -68,9 +68,9 @@ def test_sparse_coding_settings(name):
 
 
 PARAMETERS = [
-    (lambda m: {"noise_std": 0.0}, "noise_std: expected a finite number > 0, got float 0.0"),
-    (lambda m: {"sparsity": -1.0}, "sparsity: expected a finite number >= 0, got float -1.0"),
-    (lambda m: {"sparsity": NAN}, "sparsity: expected a finite number"),
+    (lambda _: {"noise_std": 0.0}, "noise_std: expected a finite number > 0, got float 0.0"),
+    (lambda _: {"sparsity": -1.0}, "sparsity: expected a finite number >= 0, got float -1.0"),
+    (lambda _: {"sparsity": NAN}, "sparsity: expected a finite number"),
     (lambda m: {"frequencies": m.frequencies.double() + 0.5}, r"frequencies: expected integers .* got a torch.float64"),
     (lambda m: {"frequencies": m.frequencies[:, 0]}, "frequencies: expected an int64 tensor of shape"),
     (
