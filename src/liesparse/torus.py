@@ -53,6 +53,16 @@ def as_complex(planes: Float[Tensor, "*batch irrep 2"]) -> Complex[Tensor, "*bat
     return torch.view_as_complex(planes)
 
 
+def complex_basis(group_basis: Float[Tensor, "pixel column"]) -> Complex[Tensor, "pixel column"]:
+    """Return V = W Uᴴ, whose columns T(s) only multiplies by exp(±iω_l·s) [Chau20, eq. 2 and app. A].
+
+    Columns come in conjugate pairs, one pair for each plane: (w₁ - iw₂)/√2 belongs to +ω_l.
+    """
+    first, second = group_basis.unflatten(-1, (-1, 2)).unbind(-1)
+    plus = torch.complex(first, -second) / math.sqrt(2)
+    return torch.stack((plus, plus.conj()), dim=-1).flatten(-2)
+
+
 def grid_axis(n_grid: int, *, dtype: torch.dtype = torch.float64) -> Float[Tensor, " point"]:
     """Return ``n_grid`` equally spaced angles 0, 2π/N, …, 2π - 2π/N: the quadrature points of one axis."""
     return torch.arange(n_grid, dtype=dtype) * (2 * math.pi / n_grid)

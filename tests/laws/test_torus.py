@@ -71,6 +71,20 @@ def test_transform_keeps_lengths_inside_the_span(make_model, draw, seed):
 
 
 @given(seed=seeds)
+def test_complex_basis_diagonalizes_the_transform(make_model, draw, seed):  # eq. 2: T(s) = V exp(Σ(s)) Vᴴ
+    model = make_model(seed)
+    images, _, poses = draw(model, seed=seed)
+    V = torus.complex_basis(model.group_basis)
+    assert_close(V.mH @ V, torch.eye(2 * model.n_irreps, dtype=V.dtype))
+    signs = torch.tensor([1.0, -1.0], dtype=torch.float64)
+    weights = (torus.phases(model.frequencies, poses)[..., None] * signs).flatten(1)
+    eigenvalues = torch.polar(torch.ones_like(weights), weights)
+    moved = (images.to(V.dtype) @ V.conj() * eigenvalues) @ V.T
+    assert_close(moved.imag, torch.zeros_like(moved.imag), atol=1e-12, rtol=0)
+    assert_close(moved.real, apply_transform(model, images, poses))
+
+
+@given(seed=seeds)
 def test_mean_rotation_and_its_transpose_are_adjoint(seed):
     a, b, rotation = random(seed, 3, 4, 5, 2)
     left = (torus.apply_mean_rotation(a, rotation) * b).sum()
