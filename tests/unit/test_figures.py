@@ -11,12 +11,12 @@ from liesparse import figures
 def test_mosaic_puts_images_in_rows_with_gaps():
     images = np.arange(3.0)[:, None, None] * np.ones((3, 2, 2)) + 1
     sheet = figures.mosaic(images, 2, gap=1)
-    assert sheet.shape == (5, 5)
-    assert sheet[0, 0] == 1
-    assert sheet[0, 3] == 2
-    assert sheet[3, 0] == 3
-    assert np.isnan(sheet[2]).all()
-    assert np.isnan(sheet[3:, 3:]).all()
+    assert sheet.shape == (7, 7)
+    assert sheet[1, 1] == 1
+    assert sheet[1, 4] == 2
+    assert sheet[4, 1] == 3
+    assert np.isnan(sheet[[0, 3, 6]]).all()
+    assert np.isnan(sheet[4:, 4:]).all()
 
 
 def test_peaks_become_one_and_blank_stays_blank():

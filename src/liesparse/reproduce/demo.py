@@ -32,7 +32,7 @@ class DemoSettings:
     """How large the demo is; the model is the paper's (K = 10, L = 128, n = 2, σ² = 0.01, λ = 10)."""
 
     n_images: int = 30_000
-    n_epochs: int = 12
+    n_epochs: int = 20
     seed: int = 0
 
     @property
@@ -43,7 +43,7 @@ class DemoSettings:
             group_rate=1.0,
             schedule="cosine",
             metric="euclidean",
-            single_shape_epochs=max(1, self.n_epochs // 4),
+            single_shape_epochs=max(1, self.n_epochs // 6),
         )
 
 
