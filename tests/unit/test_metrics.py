@@ -22,7 +22,7 @@ def test_shrinkage_alone_caps_the_snr_at_a_hundred():
 
 
 def test_ripples_are_not_active():
-    assert active_codes(torch.tensor([[0.9, 0.005, 0.0], [0.5, 0.5, 0.02]])) == 2.0
+    assert active_codes(torch.tensor([[0.9, 0.03, 0.0], [0.5, 0.5, 0.06]])) == 2.0
 
 
 def test_evaluation_is_the_mean_over_all_images_whatever_the_batch(make_model, draw):
