@@ -115,17 +115,24 @@ def infer_codes(
     check_choice("update", update, CODE_UPDATES)
     check_choice("gradient", gradient, GRADIENTS)
     variance = parameters.noise_std**2
-    dictionary_planes = engine.arrange(parameters.to_planes(parameters.dictionary.T)).flatten(1)  # A, (K, cells)
+    # Conjugate planes ū, v̄ throughout: then η̂ = η + ūv/σ² and R̄ᵀv - u need no conjugation in the loop.
+    mirror = torch.tensor([1.0, -1.0]).to(images)
+    dictionary_planes = (engine.arrange(parameters.to_planes(parameters.dictionary.T)) * mirror).flatten(1)  # Ā
     step = code_step_size(dictionary_planes, parameters.noise_std)
-    v = torus.as_complex(engine.arrange(parameters.to_planes(images)))
+    planes = engine.arrange(parameters.to_planes(images))
+    evidence, mirrored = torus.as_complex(planes / variance), torus.as_complex(planes * mirror)
     prior = torus.as_complex(engine.arrange(parameters.pose_prior))
-    evidence, back = v / variance, dictionary_planes.T * (step / variance)
+    informed = bool(parameters.pose_prior.any())
+    back = (dictionary_planes * (step / variance)).T
 
     def advance(codes: Float[Tensor, "batch component"]) -> Float[Tensor, "batch component"]:
-        u = torus.as_complex((codes @ dictionary_planes).unflatten(1, (-1, 2)))
-        natural = torch.view_as_real(torch.addcmul(prior, u.conj_physical(), evidence))  # η̂ = η + ūv/σ²
-        turned_back = torus.as_complex(engine.arranged_moments(natural).rotation).conj_physical()  # R̄ᵀ
-        residual = turned_back * v - u if gradient == "exact" else turned_back * (v - turned_back.conj_physical() * u)
+        shape = torus.as_complex((codes @ dictionary_planes).unflatten(1, (-1, 2)))  # ū
+        natural = shape * evidence
+        rotation = torus.as_complex(
+            engine.arranged_moments(torch.view_as_real(natural + prior if informed else natural)).rotation
+        )
+        exact = gradient == "exact"
+        residual = rotation * mirrored - shape if exact else rotation * (mirrored - rotation.conj() * shape)
         uphill = torch.view_as_real(residual).flatten(1) @ back
         shrink = codes.sign() if update == "subgradient" else 1.0
         return (codes + uphill - step * parameters.sparsity * shrink).clamp_(min=0)

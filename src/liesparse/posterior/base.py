@@ -13,7 +13,7 @@ from torch import Tensor
 from liesparse import torus
 from liesparse._checks import check_count, check_frequencies, reject
 
-Planes = Float[Tensor, "*batch irrep 2"]
+NEGLIGIBLE = -60.0  # exp(-60) adds nothing to a sum with a 1 in it; denormal floats below it are slow
 
 
 class Moments(NamedTuple):

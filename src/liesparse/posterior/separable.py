@@ -1,0 +1,123 @@
+"""Trigonometric polynomials with integer frequencies, evaluated one torus axis at a time.
+
+ω is integer, so exp(iω·s) is a product over the axes: on an N × N grid, η·T(s) is two small matrix
+products instead of one 2L × N² product, and the moments are their transposes. Written by hand
+because this is where all of the time goes, and an FFT has no use for windows and odd sizes.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Complex, Float, Int
+from torch import Tensor
+
+from liesparse import torus
+
+
+class FrequencyBox:
+    """Planes laid out in a box with one cell for each integer vector between the extreme ω.
+
+    Repeated frequencies go to further layers of the box; cells without a frequency stay empty.
+    """
+
+    def __init__(self, frequencies: Int[Tensor, "irrep torus"]) -> None:
+        lowest = frequencies.amin(dim=0)
+        self.sizes = [int(size) for size in frequencies.amax(dim=0) - lowest + 1]
+        self.ranges = [int(low) + torch.arange(size) for low, size in zip(lowest, self.sizes, strict=True)]
+        self.n_cells = math.prod(self.sizes)
+        cells = ravel(frequencies - lowest, self.sizes)
+        layers = torch.tril(cells[:, None] == cells, diagonal=-1).sum(dim=1)  # equal ones standing before
+        self.n_layers = int(layers.max()) + 1
+        self._position = layers * self.n_cells + cells
+
+    def arrange(self, planes: Float[Tensor, "*batch irrep 2"]) -> Float[Tensor, "*batch cell 2"]:
+        """Put each plane into its cell."""
+        box = planes.new_zeros((*planes.shape[:-2], self.n_layers * self.n_cells, 2))
+        box[..., self._position, :] = planes
+        return box
+
+    def restore(self, planes: Float[Tensor, "*batch cell 2"]) -> Float[Tensor, "*batch irrep 2"]:
+        """Take each plane out of its cell."""
+        return planes[..., self._position, :]
+
+    def fold(self, natural: Float[Tensor, "batch cell 2"]) -> Float[Tensor, "batch folded 2"]:
+        """Add the layers: equal frequencies share one coefficient."""
+        return natural if self.n_layers == 1 else natural.unflatten(1, (self.n_layers, -1)).sum(dim=1)
+
+    def unfold(self, rotation: Float[Tensor, "batch folded 2"]) -> Float[Tensor, "batch cell 2"]:
+        """Give every layer the same moments."""
+        return rotation if self.n_layers == 1 else rotation.repeat(1, self.n_layers, 1)
+
+    def turns(self, poses: Float[Tensor, "batch torus"]) -> Complex[Tensor, "batch folded"]:
+        """Return exp(iω·s) for every cell."""
+        product = None
+        for pose, entries in zip(poses.unbind(1), self.ranges, strict=True):
+            angles = pose[:, None] * entries.to(pose)
+            turn = torch.polar(torch.ones_like(angles), angles)
+            product = turn if product is None else (product[:, :, None] * turn[:, None]).flatten(1)
+        assert product is not None
+        return product
+
+
+class SeparableSum:
+    """η·T(s) on a product of equal axes, and the transposed sums over its points."""
+
+    def __init__(self, box: FrequencyBox, axis: Float[Tensor, " point"], *, dtype: torch.dtype) -> None:
+        self.n_axis = len(axis)
+        self._sizes = box.sizes
+        self._first = _real_table(box.ranges[0], axis).to(dtype)
+        self._turns = [_complex_table(entries, axis).to(dtype) for entries in box.ranges[1:]]
+
+    def evaluate(self, natural: Float[Tensor, "batch folded 2"]) -> Float[Tensor, "batch point"]:
+        """Return η·T(s) at every point, the last axis running fastest [Chau20, app. B]."""
+        batch = len(natural)
+        if not self._turns:
+            return natural.flatten(1) @ self._first.T
+        values = natural.reshape(-1, 2 * self._sizes[-1]) @ self._turns[-1].T
+        n_rest = self.n_axis
+        for size, turn in zip(self._sizes[-2:0:-1], self._turns[-2::-1], strict=True):
+            values = _left(turn, values.view(-1, 2 * size, n_rest))
+            n_rest *= self.n_axis
+        return _left(self._first, values.view(batch, 2 * self._sizes[0], n_rest)).view(batch, -1)
+
+    def expect(self, weights: Float[Tensor, "batch point"]) -> Float[Tensor, "batch folded 2"]:
+        """Return Σ_s weight(s) (cos ω·s, sin ω·s): the transpose of :meth:`evaluate`."""
+        batch = len(weights)
+        if not self._turns:
+            return (weights @ self._first).view(batch, -1, 2)
+        n_rest = weights.shape[1] // self.n_axis
+        values = _left(self._first.T, weights.view(batch, self.n_axis, n_rest))
+        for turn in self._turns[:-1]:
+            n_rest //= self.n_axis
+            values = _left(turn.T, values.view(-1, 2 * self.n_axis, n_rest))
+        return (values.view(-1, 2 * self.n_axis) @ self._turns[-1]).view(batch, -1, 2)
+
+
+def ravel(coordinates: Int[Tensor, "*batch torus"], sizes: list[int]) -> Int[Tensor, "*batch"]:
+    """Turn coordinates into flat indices, the last axis running fastest."""
+    index = torch.zeros_like(coordinates[..., 0])
+    for size, column in zip(sizes, coordinates.unbind(-1), strict=True):
+        index = index * size + column
+    return index
+
+
+def _left(
+    matrix: Float[Tensor, "row inner"], stack: Float[Tensor, "batch inner rest"]
+) -> Float[Tensor, "batch row rest"]:
+    """Multiply every matrix of a stack from the left; unlike ``@`` the result is always contiguous."""
+    return torch.bmm(matrix.expand(len(stack), -1, -1), stack)
+
+
+def _real_table(entries: Int[Tensor, " size"], axis: Float[Tensor, " point"]) -> Float[Tensor, "point column"]:
+    """Map coefficients (a_p, b_p) to Σ_p a_p cos(ps) + b_p sin(ps)."""
+    return torus.features(axis[:, None] * entries).flatten(1)
+
+
+def _complex_table(entries: Int[Tensor, " size"], axis: Float[Tensor, " point"]) -> Float[Tensor, "row column"]:
+    """Map coefficients (a_q, b_q) to the two parts of Σ_q (a_q + i b_q) exp(-iqs), parts first."""
+    cos, sin = torus.features(axis[:, None] * entries).unbind(-1)
+    real_part = torch.stack((cos, sin), dim=-1).flatten(1)
+    imaginary_part = torch.stack((-sin, cos), dim=-1).flatten(1)
+    return torch.cat((real_part, imaginary_part))
