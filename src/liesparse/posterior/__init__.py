@@ -1,11 +1,13 @@
 """P(s | I, α), the posterior of the pose, behind one interface; one file per engine."""
 
+from liesparse.posterior.adaptive import AdaptiveEngine
 from liesparse.posterior.base import Engine, Moments
 from liesparse.posterior.grid import GridEngine
 from liesparse.posterior.natural import draw_poses, log_likelihood, natural_parameters, pose_natural
 from liesparse.posterior.reference import ReferenceEngine
 
 __all__ = [
+    "AdaptiveEngine",
     "Engine",
     "GridEngine",
     "Moments",

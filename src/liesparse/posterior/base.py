@@ -13,7 +13,6 @@ from torch import Tensor
 from liesparse import torus
 from liesparse._checks import check_count, check_frequencies, reject
 
-NEGLIGIBLE = -60.0  # exp(-60) adds nothing to a sum with a 1 in it; denormal floats below it are slow
 
 
 class Moments(NamedTuple):

@@ -7,8 +7,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from liesparse import torus
-from liesparse.posterior.base import NEGLIGIBLE, Engine, Moments
-from liesparse.posterior.separable import FrequencyBox, SeparableSum
+from liesparse.posterior.base import Engine, Moments
+from liesparse.posterior.separable import FrequencyBox, SeparableSum, normalize_
 
 
 class GridEngine(Engine):
@@ -36,7 +36,6 @@ class GridEngine(Engine):
     def arranged_moments(self, natural: Float[Tensor, "batch cell 2"]) -> Moments:
         """Return ln Z(η) and R̄ by summing over the grid [Chau20, app. B and C]."""
         weights = self._sum.evaluate(self._box.fold(natural))
-        peak = weights.amax(dim=1, keepdim=True)
-        total = weights.sub_(peak).clamp_(min=NEGLIGIBLE).exp_().sum(dim=1, keepdim=True)
+        peak, total = normalize_(weights)
         rotation = self._sum.expect(weights).div_(total[:, :, None])
         return Moments((peak + total.log()).squeeze(1) + self.log_cell, self._box.unfold(rotation))

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from liesparse import torus
 
+NEGLIGIBLE = -60.0  # exp(-60) adds nothing to a sum with a 1 in it; denormal floats below it are slow
+
 
 class FrequencyBox:
     """Planes laid out in a box with one cell for each integer vector between the extreme ω.
@@ -49,6 +51,10 @@ class FrequencyBox:
     def unfold(self, rotation: Float[Tensor, "batch folded 2"]) -> Float[Tensor, "batch cell 2"]:
         """Give every layer the same moments."""
         return rotation if self.n_layers == 1 else rotation.repeat(1, self.n_layers, 1)
+
+    def squares(self) -> Float[Tensor, "folded torus"]:
+        """Return ω_j² of every cell for each axis j."""
+        return torch.cartesian_prod(*self.ranges).reshape(self.n_cells, -1).double().square()
 
     def turns(self, poses: Float[Tensor, "batch torus"]) -> Complex[Tensor, "batch folded"]:
         """Return exp(iω·s) for every cell."""
@@ -93,6 +99,58 @@ class SeparableSum:
             n_rest //= self.n_axis
             values = _left(turn.T, values.view(-1, 2 * self.n_axis, n_rest))
         return (values.view(-1, 2 * self.n_axis) @ self._turns[-1]).view(batch, -1, 2)
+
+
+class WindowSum:
+    """The same sums on windows of equal shape but a width of its own for each row, chosen from a list."""
+
+    def __init__(self, box: FrequencyBox, axes: list[Float[Tensor, " point"]], *, dtype: torch.dtype) -> None:
+        self.n_axis = len(axes[0])
+        self._sizes = box.sizes
+        self._first = torch.stack([_real_table(box.ranges[0], axis) for axis in axes]).to(dtype)
+        self._turns = [
+            torch.stack([_complex_table(entries, axis) for axis in axes]).to(dtype) for entries in box.ranges[1:]
+        ]
+
+    def evaluate(
+        self, natural: Float[Tensor, "batch folded 2"], level: Int[Tensor, " batch"]
+    ) -> Float[Tensor, "batch point"]:
+        """Return η·T(s) at the points of each row's window."""
+        batch = len(natural)
+        first = self._first[level]
+        if not self._turns:
+            return torch.bmm(first, natural.view(batch, -1, 1)).view(batch, -1)
+        values = torch.bmm(natural.reshape(batch, -1, 2 * self._sizes[-1]), self._turns[-1][level].mT)
+        n_rest = self.n_axis
+        for size, turn in zip(self._sizes[-2:0:-1], self._turns[-2::-1], strict=True):
+            values = turn[level][:, None] @ values.view(batch, -1, 2 * size, n_rest)
+            n_rest *= self.n_axis
+        return torch.bmm(first, values.reshape(batch, 2 * self._sizes[0], n_rest)).view(batch, -1)
+
+    def expect(
+        self, weights: Float[Tensor, "batch point"], level: Int[Tensor, " batch"]
+    ) -> Float[Tensor, "batch folded 2"]:
+        """Return Σ_s weight(s) (cos ω·s, sin ω·s) over each row's window."""
+        batch = len(weights)
+        n_rest = weights.shape[1] // self.n_axis
+        values = torch.bmm(self._first[level].mT, weights.view(batch, self.n_axis, n_rest))
+        if not self._turns:
+            return values.view(batch, -1, 2)
+        for turn in self._turns[:-1]:
+            n_rest //= self.n_axis
+            values = turn[level].mT[:, None] @ values.reshape(batch, -1, 2 * self.n_axis, n_rest)
+        return torch.bmm(values.reshape(batch, -1, 2 * self.n_axis), self._turns[-1][level]).view(batch, -1, 2)
+
+
+def normalize_(values: Float[Tensor, "batch point"]) -> tuple[Float[Tensor, "batch 1"], Float[Tensor, "batch 1"]]:
+    """Turn log weights into weights with a largest one of 1, in place; return that peak and their sum."""
+    peak = values.amax(dim=1, keepdim=True)
+    return peak, values.sub_(peak).clamp_(min=NEGLIGIBLE).exp_().sum(dim=1, keepdim=True)
+
+
+def unravel(place: Int[Tensor, "*batch"], size: int, torus_dim: int) -> Int[Tensor, "*batch torus"]:
+    """Turn flat indices on a cube of ``size`` points per axis into coordinates."""
+    return torch.stack(torch.unravel_index(place, [size] * torus_dim), dim=-1)
 
 
 def ravel(coordinates: Int[Tensor, "*batch torus"], sizes: list[int]) -> Int[Tensor, "*batch"]:
