@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from liesparse.model import Parameters as Parameters
     from liesparse.model import apply_transform as apply_transform
     from liesparse.model import reconstruct as reconstruct
+    from liesparse.posterior import AdaptiveEngine as AdaptiveEngine
     from liesparse.posterior import GridEngine as GridEngine
     from liesparse.posterior import ReferenceEngine as ReferenceEngine
     from liesparse.posterior import log_likelihood as log_likelihood
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "AdaptiveEngine": "posterior",
     "GridEngine": "posterior",
     "Parameters": "model",
     "ReferenceEngine": "posterior",

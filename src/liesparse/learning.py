@@ -29,7 +29,7 @@ from liesparse.inference import (
     unturned_residual,
 )
 from liesparse.model import Parameters, compose
-from liesparse.posterior import Engine, GridEngine, pose_natural
+from liesparse.posterior import ENGINES, Engine, EngineName, make_engine, pose_natural
 
 Schedule = Literal["constant", "cosine"]
 SCHEDULES: tuple[Schedule, ...] = ("constant", "cosine")
@@ -43,8 +43,10 @@ class Settings:
     ----------
     n_epochs, batch_size : int
         Passes over the data, and images per update (paper: B).
+    posterior : {"grid", "adaptive"}
+        How the pose is integrated out: the paper's grid, or as finely as each posterior needs.
     n_grid : int
-        Quadrature points per torus axis (paper: N).
+        Quadrature points per torus axis of the grid (paper: N).
     n_code_steps, code_start, code_update, gradient
         Inference of the codes, see :func:`liesparse.inference.infer_codes`.
     dictionary_rate, group_rate : float
@@ -60,6 +62,7 @@ class Settings:
 
     n_epochs: int = 20
     batch_size: int = 100
+    posterior: EngineName = "grid"
     n_grid: int = 50
     n_code_steps: int = 20
     code_start: float = 0.01
@@ -78,6 +81,7 @@ class Settings:
         check_count("single_shape_epochs", self.single_shape_epochs, 0)
         for name in ("code_start", "dictionary_rate", "group_rate"):
             check_real(name, getattr(self, name), minimum=0)
+        check_choice("posterior", self.posterior, ENGINES)
         check_choice("code_update", self.code_update, CODE_UPDATES)
         check_choice("gradient", self.gradient, GRADIENTS)
         check_choice("schedule", self.schedule, SCHEDULES)
@@ -112,7 +116,7 @@ def learn(
     """
     check_unit_norm(check_images(images, parameters.n_pixels))
     parameters.validate()
-    engine = GridEngine(parameters.frequencies, settings.n_grid, dtype=images.dtype)
+    engine = make_engine(settings.posterior, parameters.frequencies, settings.n_grid, dtype=images.dtype)
     adam = stiefel.AdamState.zero(parameters.group_basis)
     n_batches = -(-len(images) // settings.batch_size)
     n_steps = n_batches * settings.n_epochs

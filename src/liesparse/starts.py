@@ -41,6 +41,42 @@ def random_start(
     )
 
 
+def known_translation(
+    shapes: Float[Tensor, "component height width"],
+    *,
+    n_irreps: int = 128,
+    noise_std: float = 0.1,
+    sparsity: float = 10.0,
+) -> Parameters:
+    """Return the model of cyclic translation with given shapes: W is the 2-D Fourier basis.
+
+    A yardstick for learned models: T(s) shifts by s · width / 2π to the right and s · height / 2π down.
+    The mean brightness does not move; its plane, ω = 0, holds the checkerboard as second column.
+    """
+    n_components, height, width = shapes.shape
+    check_n_pixels(height * width, check_count("n_irreps", n_irreps))
+    frequencies = half_lattice(2, n_irreps, include_zero=True)
+    if int(frequencies.abs().max()) * 2 >= min(height, width):
+        reject(
+            "n_irreps", f"frequencies below {min(height, width) / 2:g}", str(n_irreps), "Use fewer, or larger images."
+        )
+    rows, columns = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+    angles = (
+        2 * torch.pi * (columns[..., None] / width * frequencies[:, 0] + rows[..., None] / height * frequencies[:, 1])
+    )
+    waves = torch.stack((angles.cos(), angles.sin()), dim=-1).reshape(height * width, 2 * n_irreps)
+    waves[:, 1] = ((rows + columns) % 2 * 2 - 1).flatten()
+    dictionary = shapes.reshape(n_components, -1).T
+    return Parameters(
+        group_basis=(waves / waves.norm(dim=0)).to(shapes),
+        dictionary=torch.nn.functional.normalize(dictionary, dim=0).contiguous(),
+        frequencies=frequencies,
+        noise_std=noise_std,
+        sparsity=sparsity,
+        pose_prior=uniform_prior(n_irreps, dtype=shapes.dtype),
+    )
+
+
 def start_from_data(
     parameters: Parameters, images: Float[Tensor, "image pixel"], *, generator: torch.Generator
 ) -> Parameters:

@@ -2,18 +2,22 @@
 
 from liesparse.posterior.adaptive import AdaptiveEngine
 from liesparse.posterior.base import Engine, Moments
+from liesparse.posterior.choose import ENGINES, EngineName, make_engine
 from liesparse.posterior.grid import GridEngine
 from liesparse.posterior.natural import draw_poses, log_likelihood, natural_parameters, pose_natural
 from liesparse.posterior.reference import ReferenceEngine
 
 __all__ = [
+    "ENGINES",
     "AdaptiveEngine",
     "Engine",
+    "EngineName",
     "GridEngine",
     "Moments",
     "ReferenceEngine",
     "draw_poses",
     "log_likelihood",
+    "make_engine",
     "natural_parameters",
     "pose_natural",
 ]

@@ -23,18 +23,16 @@ from liesparse.posterior.separable import (
     NEGLIGIBLE,
     FrequencyBox,
     SeparableSum,
-    WindowSum,
+    WindowTables,
     normalize_,
-    ravel,
-    unravel,
 )
 
 OVERSAMPLING = 1.5  # coarse points per axis over the 2·max|ω| + 1 that determine the polynomial
-REFINEMENTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 26, 34, 44, 58, 76, 100)  # fine points per coarse cell
-POINTS_PER_WIDTH = 4.9  # fine points on 2π per 1/width of the peak: spacing 1.28 widths, error below 1e-4
-TAIL = 9.0  # nats below the peak at which mass no longer matters
+REFINEMENTS = (1, 1.2, 1.5, 1.8, 2.2, 2.6, 3.2, 3.8, 4.5, 5.4, 6.5, 8, 10, 12, 16, 20, 26, 34, 44, 58, 76, 100)
+POINTS_PER_WIDTH = 4.9  # fine points on 2π per 1/width of the peak: a spacing of 1.28 widths
+TAIL = 10.0  # nats below the peak at which mass no longer matters
 N_WINDOW = 24  # points per axis of a window
-CELL_COST = 5.0  # a point of a single cell costs so many points of a full grid
+CELL_COST = 20.0  # a point of a single cell costs so many points of a full grid
 CHUNK = 1 << 22  # points evaluated at a time
 
 
@@ -42,10 +40,12 @@ class _Need(NamedTuple):
     """What the coarse grid says of each posterior."""
 
     values: Float[Tensor, "batch point"]  # η·T(s) at the coarse nodes
-    peak: Float[Tensor, " batch"]  # the largest of them
-    node: Int[Tensor, " batch"]  # and where it is
+    along: list[Float[Tensor, "batch node"]]  # for each axis, the largest value at each of its nodes
+    peak: Float[Tensor, " batch"]  # the largest value
+    place: list[Int[Tensor, " batch"]]  # and its node on each axis
     level: Int[Tensor, " batch"]  # which of REFINEMENTS resolves the posterior
     loss: Float[Tensor, " batch"]  # how far a mode may rise above its nearest node
+    flank: Float[Tensor, " batch"]  # how much further a node may lie below mass at the near edge of its cell
 
 
 class AdaptiveEngine(Engine):
@@ -63,14 +63,20 @@ class AdaptiveEngine(Engine):
         self._spacing = 2 * math.pi / self.n_grid
         self._coarse = SeparableSum(self._box, torus.grid_axis(self.n_grid), dtype=dtype)
         steps = torch.arange(N_WINDOW, dtype=torch.float64) - (N_WINDOW - 1) / 2
-        self._window = WindowSum(self._box, [steps * self._spacing / r for r in REFINEMENTS], dtype=dtype)
-        self._turns = self._box.turns(self.points.double()).to(torch.complex64 if dtype == torch.float32 else torch.complex128)
-        self._statistics = torch.cat((self._box.squares(), torch.ones(self._box.n_cells, 1)), dim=1).to(dtype)
+        self._windows = WindowTables(self._box, [steps * self._spacing / r for r in REFINEMENTS], dtype=dtype)
+        self._turns = self._box.turns(self.points.double()).to(
+            torch.complex64 if dtype == torch.float32 else torch.complex128
+        )
+        squares = torch.cat((self._box.squares(), torch.ones(self._box.n_cells, 1)), dim=1)
+        self._squares = squares.repeat_interleave(2, dim=0).to(dtype)  # (ω₁², …, ω_n², 1) of both coordinates
+        self._still = bool((frequencies == 0).all(dim=1).any())
         self._levels = torch.tensor(REFINEMENTS, dtype=dtype)
         self._log_cells = self.torus_dim * self._levels.log()
         self._fits = (self._levels >= N_WINDOW / (self.n_grid - 2)) & (self._levels <= N_WINDOW / 2)
-        self._reach = (self._levels <= N_WINDOW / 4).long()  # windows reach two cells at least, or one
-        self._near = torch.stack([self._nodes_near(1, 2), self._nodes_near(2, 2)])
+        self._reach = (N_WINDOW / 2 / self._levels).floor()  # whole cells between the centre and the edge
+        steps = torch.arange(self.n_grid)
+        apart = (steps[:, None] - steps).abs()
+        self._distance = torch.minimum(apart, self.n_grid - apart).to(dtype)
         self._grid = cache(self._make_grid)
         self._cell = cache(self._make_cell)
 
@@ -93,68 +99,79 @@ class AdaptiveEngine(Engine):
         log_partition, rotation, compact = self._sum_window(folded, need)
         if not bool(compact.all()):
             rest = (~compact).nonzero().flatten()
-            log_partition, rotation = log_partition.clone(), rotation.clone()
             for level in need.level[rest].unique().tolist():
                 rows = rest[need.level[rest] == level]
-                log_partition[rows], rotation[rows] = self._sum_part_or_all(folded[rows], _take(need, rows), level)
+                log_partition[rows], rotation[rows] = self._sum_part_or_all(
+                    folded[rows], _take(need, rows), REFINEMENTS[level]
+                )
         return Moments(log_partition, self._box.unfold(rotation))
 
     def _look(self, folded: Float[Tensor, "batch folded 2"]) -> _Need:
         """Evaluate the coarse grid and estimate the curvature at the peak: its height times the mean of ω²."""
         values = self._coarse.evaluate(folded)
-        peak, node = values.max(dim=1)
-        height = peak - values.mean(dim=1)  # the mean is the plane ω = 0, which has no curvature
-        statistics = torus.as_complex(folded).abs() @ self._statistics
-        curvature = height[:, None] * statistics[:, :-1] / (statistics[:, -1:] + torch.finfo(values.dtype).tiny)
+        cube = values.view(-1, *[self.n_grid] * self.torus_dim)
+        axes = range(1, self.torus_dim + 1)
+        along = (
+            [cube.amax(dim=[other for other in axes if other != axis]) for axis in axes] if len(axes) > 1 else [cube]
+        )
+        peaks, place = zip(*(line.max(dim=1) for line in along), strict=True)
+        peak = peaks[0]
+        height = peak - values.mean(dim=1) if self._still else peak  # the mean is the plane ω = 0: no curvature
+        sums = folded.flatten(1).abs() @ self._squares
+        curvature = (height / (sums[:, -1] + torch.finfo(values.dtype).tiny))[:, None] * sums[:, :-1]
         n_points = 0.75 * self._nyquist + POINTS_PER_WIDTH * curvature.amax(dim=1).sqrt()
         level = torch.searchsorted(self._levels, n_points / self.n_grid).clamp_(max=len(REFINEMENTS) - 1)
-        loss = 0.1875 * self._spacing**2 * curvature.sum(dim=1)  # half a cell off on every axis, times 1.5
-        return _Need(values, peak, node, level, loss)
+        drop = 0.5 * self._spacing**2 * curvature  # from the peak to one cell away
+        loss = 0.375 * drop.sum(dim=1)  # half a cell off on every axis, times 1.5
+        flank = (TAIL * drop.amax(dim=1)).sqrt()
+        return _Need(values, along, peak, list(place), level, loss, flank)
 
     def _sum_window(
         self, folded: Float[Tensor, "batch folded 2"], need: _Need
     ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "batch folded 2"], Bool[Tensor, " batch"]]:
         """Sum over one window around the peak, and tell for which posteriors that is enough."""
-        turns = self._turns[need.node]
-        weights = self._window.evaluate(torch.view_as_real(torus.as_complex(folded) * turns.conj()), need.level)
+        turns = self._turns.index_select(0, self._flat(need.place))
+        window = self._windows.select(need.level)
+        weights = window.evaluate(torch.view_as_real(torus.as_complex(folded) * turns.conj()))
         peak, total = normalize_(weights)
-        centred = self._window.expect(weights, need.level).div_(total[:, :, None])
+        centred = window.expect(weights).div_(total[:, :, None])
         rotation = torch.view_as_real(torus.as_complex(centred) * turns)
         peak = peak.squeeze(1)
         log_partition = peak + total.squeeze(1).log() + self.log_cell - self._log_cells[need.level]
-        near = self._near[self._reach[need.level], need.node]
-        outside = need.values.scatter(1, near, -torch.inf).amax(dim=1)
-        compact = (outside < peak - need.loss - TAIL) & self._fits[need.level]
+        reach, floor = self._reach.index_select(0, need.level)[:, None], peak - need.loss - TAIL
+        compact = self._fits[need.level]
+        for line, node in zip(need.along, need.place, strict=True):
+            outside = self._distance.index_select(0, node) > reach
+            compact = compact & (line.masked_fill(~outside, -torch.inf).amax(dim=1) < floor)
         return log_partition, rotation, compact
 
     def _sum_part_or_all(
-        self, folded: Float[Tensor, "batch folded 2"], need: _Need, level: int
+        self, folded: Float[Tensor, "batch folded 2"], need: _Need, refinement: float
     ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "batch folded 2"]]:
         """Sum over the cells that matter, or over the whole fine grid where that is cheaper."""
-        refinement = REFINEMENTS[level]
-        active = need.values > (need.peak - need.loss - TAIL)[:, None]
-        n_points = refinement**self.torus_dim * active.sum(dim=1)
-        n_all = (refinement * self.n_grid) ** self.torus_dim
-        whole = refinement == 1 or (self.torus_dim <= 2 and float(n_points.sum()) * CELL_COST > n_all * len(active))
-        size = n_all if whole else int(n_points.max())
+        active = need.values > (need.peak - need.loss - need.flank - TAIL)[:, None]
+        n_cell, n_axis = math.ceil(refinement), math.ceil(refinement * self.n_grid)
+        n_part, n_all = active.sum(dim=1) * n_cell**self.torus_dim, n_axis**self.torus_dim
+        whole = refinement == 1 or (self.torus_dim <= 2 and int(n_part.sum()) * CELL_COST > n_all * len(active))
+        table = self._grid(n_axis) if whole else self._cell(n_cell)
         parts = []
-        for rows in torch.arange(len(folded)).split(max(1, CHUNK // size)):
+        for rows in torch.arange(len(folded)).split(max(1, CHUNK // (n_all if whole else int(n_part.max())))):
             if whole:
-                table = self._grid(refinement)
                 weights = table.evaluate(folded[rows])
                 peak, total = normalize_(weights)
                 parts.append(((peak + total.log()).squeeze(1), table.expect(weights) / total[:, :, None]))
             else:
-                parts.append(self._sum_cells(folded[rows], active[rows], refinement))
+                parts.append(self._sum_cells(folded[rows], active[rows], table))
         log_totals, rotations = zip(*parts, strict=True)
-        return torch.cat(log_totals) + self.log_cell - self._log_cells[level], torch.cat(rotations)
+        log_cell = self.torus_dim * math.log(2 * math.pi / (n_axis if whole else n_cell * self.n_grid))
+        return torch.cat(log_totals) + log_cell, torch.cat(rotations)
 
     def _sum_cells(
-        self, folded: Float[Tensor, "batch folded 2"], active: Bool[Tensor, "batch point"], refinement: int
+        self, folded: Float[Tensor, "batch folded 2"], active: Bool[Tensor, "batch point"], table: SeparableSum
     ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "batch folded 2"]]:
         """Sum over the fine points of the active coarse cells, turned so that all cells share one table."""
         rows, nodes = active.nonzero(as_tuple=True)
-        turns, table = self._turns[nodes], self._cell(refinement)
+        turns = self._turns[nodes]
         weights = table.evaluate(torch.view_as_real(torus.as_complex(folded)[rows] * turns.conj()))
         peak = folded.new_full((len(folded),), -torch.inf).scatter_reduce(0, rows, weights.amax(dim=1), "amax")
         weights.sub_(peak[rows, None]).clamp_(min=NEGLIGIBLE).exp_()
@@ -163,20 +180,20 @@ class AdaptiveEngine(Engine):
         rotation = torch.zeros_like(folded).index_add_(0, rows, turned)
         return peak + total.log(), rotation / total[:, None, None]
 
-    def _make_grid(self, refinement: int) -> SeparableSum:
-        return SeparableSum(self._box, torus.grid_axis(refinement * self.n_grid), dtype=self.dtype)
+    def _make_grid(self, n_axis: int) -> SeparableSum:
+        return SeparableSum(self._box, torus.grid_axis(n_axis), dtype=self.dtype)
 
-    def _make_cell(self, refinement: int) -> SeparableSum:
-        steps = (torch.arange(refinement, dtype=torch.float64) - (refinement - 1) / 2) / refinement
+    def _make_cell(self, n_cell: int) -> SeparableSum:
+        steps = (torch.arange(n_cell, dtype=torch.float64) - (n_cell - 1) / 2) / n_cell
         return SeparableSum(self._box, steps * self._spacing, dtype=self.dtype)
 
-    def _nodes_near(self, reach: int, at_most: int) -> Int[Tensor, "point near"]:
-        """For every coarse node, those up to ``reach`` cells away, filled up to equal length with itself."""
-        steps = unravel(torch.arange((2 * at_most + 1) ** self.torus_dim), 2 * at_most + 1, self.torus_dim) - at_most
-        steps = steps * (steps.abs() <= reach).all(dim=1, keepdim=True)
-        nodes = unravel(torch.arange(self.n_grid**self.torus_dim), self.n_grid, self.torus_dim)
-        return ravel((nodes[:, None] + steps).remainder(self.n_grid), [self.n_grid] * self.torus_dim)
+    def _flat(self, place: list[Int[Tensor, " batch"]]) -> Int[Tensor, " batch"]:
+        flat = place[0]
+        for node in place[1:]:
+            flat = flat * self.n_grid + node
+        return flat
 
 
 def _take(need: _Need, rows: Int[Tensor, " chosen"]) -> _Need:
-    return _Need(*(part[rows] for part in need))
+    """Keep some rows, and what the sums over cells need of them."""
+    return need._replace(values=need.values[rows], peak=need.peak[rows], loss=need.loss[rows], flank=need.flank[rows])

@@ -14,7 +14,6 @@ from liesparse import torus
 from liesparse._checks import check_count, check_frequencies, reject
 
 
-
 class Moments(NamedTuple):
     """ln Z(η) and R̄ = E[R(s)], the latter as (E[cos ω_l·s], E[sin ω_l·s]) for each plane."""
 

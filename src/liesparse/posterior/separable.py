@@ -33,16 +33,18 @@ class FrequencyBox:
         layers = torch.tril(cells[:, None] == cells, diagonal=-1).sum(dim=1)  # equal ones standing before
         self.n_layers = int(layers.max()) + 1
         self._position = layers * self.n_cells + cells
+        # Where each cell finds its plane; an empty cell finds the zeros behind the last one.
+        self._source = torch.full((self.n_layers * self.n_cells,), len(frequencies))
+        self._source[self._position] = torch.arange(len(frequencies))
 
     def arrange(self, planes: Float[Tensor, "*batch irrep 2"]) -> Float[Tensor, "*batch cell 2"]:
         """Put each plane into its cell."""
-        box = planes.new_zeros((*planes.shape[:-2], self.n_layers * self.n_cells, 2))
-        box[..., self._position, :] = planes
-        return box
+        padded = torch.cat((planes, planes.new_zeros((*planes.shape[:-2], 1, 2))), dim=-2)
+        return padded.index_select(-2, self._source)
 
     def restore(self, planes: Float[Tensor, "*batch cell 2"]) -> Float[Tensor, "*batch irrep 2"]:
         """Take each plane out of its cell."""
-        return planes[..., self._position, :]
+        return planes.index_select(-2, self._position)
 
     def fold(self, natural: Float[Tensor, "batch cell 2"]) -> Float[Tensor, "batch folded 2"]:
         """Add the layers: equal frequencies share one coefficient."""
@@ -101,56 +103,63 @@ class SeparableSum:
         return (values.view(-1, 2 * self.n_axis) @ self._turns[-1]).view(batch, -1, 2)
 
 
-class WindowSum:
-    """The same sums on windows of equal shape but a width of its own for each row, chosen from a list."""
+class WindowTables:
+    """Tables of windows of equal shape and different widths, from which each row takes its own."""
 
     def __init__(self, box: FrequencyBox, axes: list[Float[Tensor, " point"]], *, dtype: torch.dtype) -> None:
-        self.n_axis = len(axes[0])
         self._sizes = box.sizes
         self._first = torch.stack([_real_table(box.ranges[0], axis) for axis in axes]).to(dtype)
         self._turns = [
             torch.stack([_complex_table(entries, axis) for axis in axes]).to(dtype) for entries in box.ranges[1:]
         ]
 
-    def evaluate(
-        self, natural: Float[Tensor, "batch folded 2"], level: Int[Tensor, " batch"]
-    ) -> Float[Tensor, "batch point"]:
+    def select(self, level: Int[Tensor, " batch"]) -> WindowSum:
+        """Take table ``level[b]`` for row b."""
+        turns = [turn.index_select(0, level) for turn in self._turns]
+        return WindowSum(self._sizes, self._first.index_select(0, level), turns)
+
+
+class WindowSum:
+    """The sums of :class:`SeparableSum` with tables of its own for each row."""
+
+    def __init__(
+        self,
+        sizes: list[int],
+        first: Float[Tensor, "batch point _"],
+        turns: list[Float[Tensor, "batch row _"]],
+    ) -> None:
+        self.n_axis = first.shape[1]
+        self._sizes, self._first, self._turns = sizes, first, turns
+
+    def evaluate(self, natural: Float[Tensor, "batch folded 2"]) -> Float[Tensor, "batch point"]:
         """Return η·T(s) at the points of each row's window."""
         batch = len(natural)
-        first = self._first[level]
         if not self._turns:
-            return torch.bmm(first, natural.view(batch, -1, 1)).view(batch, -1)
-        values = torch.bmm(natural.reshape(batch, -1, 2 * self._sizes[-1]), self._turns[-1][level].mT)
+            return torch.bmm(self._first, natural.reshape(batch, -1, 1)).view(batch, -1)
+        values = torch.bmm(natural.reshape(batch, -1, 2 * self._sizes[-1]), self._turns[-1].mT)
         n_rest = self.n_axis
         for size, turn in zip(self._sizes[-2:0:-1], self._turns[-2::-1], strict=True):
-            values = turn[level][:, None] @ values.view(batch, -1, 2 * size, n_rest)
+            values = turn[:, None] @ values.view(batch, -1, 2 * size, n_rest)
             n_rest *= self.n_axis
-        return torch.bmm(first, values.reshape(batch, 2 * self._sizes[0], n_rest)).view(batch, -1)
+        return torch.bmm(self._first, values.reshape(batch, 2 * self._sizes[0], n_rest)).view(batch, -1)
 
-    def expect(
-        self, weights: Float[Tensor, "batch point"], level: Int[Tensor, " batch"]
-    ) -> Float[Tensor, "batch folded 2"]:
+    def expect(self, weights: Float[Tensor, "batch point"]) -> Float[Tensor, "batch folded 2"]:
         """Return Σ_s weight(s) (cos ω·s, sin ω·s) over each row's window."""
         batch = len(weights)
         n_rest = weights.shape[1] // self.n_axis
-        values = torch.bmm(self._first[level].mT, weights.view(batch, self.n_axis, n_rest))
+        values = torch.bmm(self._first.mT, weights.view(batch, self.n_axis, n_rest))
         if not self._turns:
             return values.view(batch, -1, 2)
         for turn in self._turns[:-1]:
             n_rest //= self.n_axis
-            values = turn[level].mT[:, None] @ values.reshape(batch, -1, 2 * self.n_axis, n_rest)
-        return torch.bmm(values.reshape(batch, -1, 2 * self.n_axis), self._turns[-1][level]).view(batch, -1, 2)
+            values = turn.mT[:, None] @ values.reshape(batch, -1, 2 * self.n_axis, n_rest)
+        return torch.bmm(values.reshape(batch, -1, 2 * self.n_axis), self._turns[-1]).view(batch, -1, 2)
 
 
 def normalize_(values: Float[Tensor, "batch point"]) -> tuple[Float[Tensor, "batch 1"], Float[Tensor, "batch 1"]]:
     """Turn log weights into weights with a largest one of 1, in place; return that peak and their sum."""
     peak = values.amax(dim=1, keepdim=True)
     return peak, values.sub_(peak).clamp_(min=NEGLIGIBLE).exp_().sum(dim=1, keepdim=True)
-
-
-def unravel(place: Int[Tensor, "*batch"], size: int, torus_dim: int) -> Int[Tensor, "*batch torus"]:
-    """Turn flat indices on a cube of ``size`` points per axis into coordinates."""
-    return torch.stack(torch.unravel_index(place, [size] * torus_dim), dim=-1)
 
 
 def ravel(coordinates: Int[Tensor, "*batch torus"], sizes: list[int]) -> Int[Tensor, "*batch"]:
