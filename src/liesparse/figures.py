@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib import colormaps
@@ -84,3 +85,27 @@ def demo_figure(panels: DemoPanels, headline: str) -> Figure:
         title = f"Traversal of s{'₁₂₃₄₅₆'[place]} from -π to π"
         draw_sheet(axes, frames.reshape(-1, *frames.shape[2:]), frames.shape[1], title)
     return figure
+
+
+def growth_figure(rows: Sequence[dict[str, Any]]) -> Figure:
+    """Show how the time of a batch grows with each size, all on one pair of logarithmic axes."""
+    figure = Figure(figsize=(6, 4), layout="constrained", facecolor="white")
+    axes = figure.subplots(1, 1)
+    for size in dict.fromkeys(row["size"] for row in rows):
+        chosen = [row for row in rows if row["size"] == size]
+        factors = [row["value"] / chosen[0]["value"] for row in chosen]
+        label = f"{size} from {chosen[0]['value']} to {chosen[-1]['value']}"
+        axes.loglog(factors, [row["grid_ms"] for row in chosen], marker="o", markersize=4, label=label)
+    axes.set_xlabel("size, relative to the smallest")
+    axes.set_ylabel("milliseconds per batch")
+    axes.set_title("Grid inference as one size grows", loc="left", fontsize=11)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def to_png(figure: Figure, *, dpi: int = 150) -> bytes:
+    """Render a figure."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=dpi)
+    return buffer.getvalue()

@@ -137,7 +137,9 @@ def infer_codes(
         shrink = codes.sign() if update == "subgradient" else 1.0
         return (codes + uphill - step * parameters.sparsity * shrink).clamp_(min=0)
 
-    return fista(advance, _start_codes(parameters, images, start), n_code_steps)
+    with torch.inference_mode():  # a tenth faster; the clone is an ordinary tensor again
+        codes = fista(advance, _start_codes(parameters, images, start), n_code_steps)
+    return codes.clone()
 
 
 def fista(advance: Callable[[Tensor], Tensor], start: Tensor, n_steps: int) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from liesparse import __version__
+from liesparse.cli.bench import bench
 from liesparse.cli.demo import demo
 
 app = typer.Typer(
@@ -16,6 +17,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(demo)
+app.command()(bench)
 
 
 def _print_version(wanted: bool) -> None:

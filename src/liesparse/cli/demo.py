@@ -22,6 +22,7 @@ def demo(
 ) -> None:
     """Learn ten digits and 2-D translation from unlabelled images, in a few minutes."""
     from liesparse.checkpoint import save_model, write_atomically, write_json
+    from liesparse.figures import to_png
     from liesparse.reproduce.demo import DemoSettings
 
     console = Console()
@@ -44,7 +45,7 @@ def demo(
         raise typer.Exit(130) from None
     save_model(out / "model.safetensors", result.parameters, result.metrics)
     write_json(out / "metrics.json", result.metrics)
-    write_atomically(out / "demo.png", _png(result))
+    write_atomically(out / "demo.png", to_png(result.figure))
     _print_result(console, result, out)
 
 
@@ -83,14 +84,6 @@ def _run(settings: DemoSettings, watcher: _Watcher) -> DemoResult:
     from liesparse.reproduce.demo import run_demo
 
     return run_demo(settings, report=watcher)
-
-
-def _png(result: DemoResult) -> bytes:
-    import io
-
-    buffer = io.BytesIO()
-    result.figure.savefig(buffer, format="png", dpi=150)
-    return buffer.getvalue()
 
 
 def _print_result(console: Console, result: DemoResult, out: Path) -> None:

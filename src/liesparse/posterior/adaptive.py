@@ -27,8 +27,10 @@ from liesparse.posterior.separable import (
     normalize_,
 )
 
-OVERSAMPLING = 1.5  # coarse points per axis over the 2·max|ω| + 1 that determine the polynomial
+OVERSAMPLING = 1.6  # coarse points per axis over the 2·max|ω| + 1 that determine the polynomial
 REFINEMENTS = (1, 1.2, 1.5, 1.8, 2.2, 2.6, 3.2, 3.8, 4.5, 5.4, 6.5, 8, 10, 12, 16, 20, 26, 34, 44, 58, 76, 100)
+BROAD = 4  # up to this level no window is tried
+LEVELS_PER_GROUP = 3  # posteriors whose levels are so close share the finest of them
 POINTS_PER_WIDTH = 4.9  # fine points on 2π per 1/width of the peak: a spacing of 1.28 widths
 TAIL = 10.0  # nats below the peak at which mass no longer matters
 N_WINDOW = 24  # points per axis of a window
@@ -73,10 +75,11 @@ class AdaptiveEngine(Engine):
         self._levels = torch.tensor(REFINEMENTS, dtype=dtype)
         self._log_cells = self.torus_dim * self._levels.log()
         self._fits = (self._levels >= N_WINDOW / (self.n_grid - 2)) & (self._levels <= N_WINDOW / 2)
-        self._reach = (N_WINDOW / 2 / self._levels).floor()  # whole cells between the centre and the edge
-        steps = torch.arange(self.n_grid)
-        apart = (steps[:, None] - steps).abs()
-        self._distance = torch.minimum(apart, self.n_grid - apart).to(dtype)
+        nodes = torch.arange(self.n_grid)
+        apart = (nodes[:, None] - nodes).abs()
+        apart = torch.minimum(apart, self.n_grid - apart)
+        reach = (N_WINDOW / 2 / self._levels).floor()[:, None, None]  # whole cells from the centre to the edge
+        self._inside = torch.where(apart <= reach, -torch.inf, 0.0).flatten(0, 1).to(dtype)  # (level · node, node)
         self._grid = cache(self._make_grid)
         self._cell = cache(self._make_cell)
 
@@ -96,11 +99,17 @@ class AdaptiveEngine(Engine):
         """Return ln Z(η) and R̄ [Chau20, app. B and C]."""
         folded = self._box.fold(natural)
         need = self._look(folded)
+        highest = int(need.level.max())
+        if highest <= BROAD:
+            log_partition, rotation = self._sum_part_or_all(folded, need, REFINEMENTS[highest])
+            return Moments(log_partition, self._box.unfold(rotation))
         log_partition, rotation, compact = self._sum_window(folded, need)
         if not bool(compact.all()):
             rest = (~compact).nonzero().flatten()
-            for level in need.level[rest].unique().tolist():
-                rows = rest[need.level[rest] == level]
+            octave = need.level[rest] // LEVELS_PER_GROUP
+            for group in octave.unique():
+                rows = rest[octave == group]
+                level = int(need.level[rows].max())
                 log_partition[rows], rotation[rows] = self._sum_part_or_all(
                     folded[rows], _take(need, rows), REFINEMENTS[level]
                 )
@@ -137,12 +146,11 @@ class AdaptiveEngine(Engine):
         centred = window.expect(weights).div_(total[:, :, None])
         rotation = torch.view_as_real(torus.as_complex(centred) * turns)
         peak = peak.squeeze(1)
-        log_partition = peak + total.squeeze(1).log() + self.log_cell - self._log_cells[need.level]
-        reach, floor = self._reach.index_select(0, need.level)[:, None], peak - need.loss - TAIL
-        compact = self._fits[need.level]
+        log_partition = peak + total.squeeze(1).log() + self.log_cell - self._log_cells.index_select(0, need.level)
+        floor, compact = peak - need.loss - TAIL, self._fits.index_select(0, need.level)
         for line, node in zip(need.along, need.place, strict=True):
-            outside = self._distance.index_select(0, node) > reach
-            compact = compact & (line.masked_fill(~outside, -torch.inf).amax(dim=1) < floor)
+            inside = self._inside.index_select(0, need.level * self.n_grid + node)
+            compact = compact & ((line + inside).amax(dim=1) < floor)
         return log_partition, rotation, compact
 
     def _sum_part_or_all(

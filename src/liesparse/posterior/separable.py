@@ -112,11 +112,13 @@ class WindowTables:
         self._turns = [
             torch.stack([_complex_table(entries, axis) for axis in axes]).to(dtype) for entries in box.ranges[1:]
         ]
+        # Transposed in memory too: as the right factor of a product that is twice as fast.
+        self._last = self._turns[-1].mT.contiguous() if self._turns else self._first
 
     def select(self, level: Int[Tensor, " batch"]) -> WindowSum:
         """Take table ``level[b]`` for row b."""
         turns = [turn.index_select(0, level) for turn in self._turns]
-        return WindowSum(self._sizes, self._first.index_select(0, level), turns)
+        return WindowSum(self._sizes, self._first.index_select(0, level), turns, self._last.index_select(0, level))
 
 
 class WindowSum:
@@ -127,16 +129,17 @@ class WindowSum:
         sizes: list[int],
         first: Float[Tensor, "batch point _"],
         turns: list[Float[Tensor, "batch row _"]],
+        last: Float[Tensor, "batch _ _"],
     ) -> None:
         self.n_axis = first.shape[1]
-        self._sizes, self._first, self._turns = sizes, first, turns
+        self._sizes, self._first, self._turns, self._last = sizes, first, turns, last
 
     def evaluate(self, natural: Float[Tensor, "batch folded 2"]) -> Float[Tensor, "batch point"]:
         """Return η·T(s) at the points of each row's window."""
         batch = len(natural)
         if not self._turns:
             return torch.bmm(self._first, natural.reshape(batch, -1, 1)).view(batch, -1)
-        values = torch.bmm(natural.reshape(batch, -1, 2 * self._sizes[-1]), self._turns[-1].mT)
+        values = torch.bmm(natural.reshape(batch, -1, 2 * self._sizes[-1]), self._last)
         n_rest = self.n_axis
         for size, turn in zip(self._sizes[-2:0:-1], self._turns[-2::-1], strict=True):
             values = turn[:, None] @ values.view(batch, -1, 2 * size, n_rest)

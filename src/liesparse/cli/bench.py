@@ -1,0 +1,66 @@
+"""``liesparse bench``: speed and accuracy on this machine, as ratios measured in one run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+
+def bench(
+    json: Annotated[Path | None, typer.Option(help="Write all figures to this JSON file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw how time grows with each size into this PNG file.")] = None,
+) -> None:
+    """Measure speed, accuracy and memory on this machine, in one or two minutes."""
+    from liesparse.checkpoint import write_atomically, write_json
+    from liesparse.figures import growth_figure, to_png
+    from liesparse.reproduce.bench import run_bench
+
+    console = Console()
+    with console.status("measuring") as status:
+        result = run_bench(report=lambda what: status.update(f"measuring {what}"))
+    _print(console, result)
+    if json is not None:
+        write_json(json, result)
+    if plot is not None:
+        write_atomically(plot, to_png(growth_figure(result["growth"])))
+
+
+def _print(console: Console, result: dict[str, Any]) -> None:
+    speed = Table(title="FISTA inference of a batch")
+    for column in ("shape", "dense ms", "grid ms", "adaptive ms", "grid speed-up", "adaptive / grid"):
+        speed.add_column(column, justify="left" if column == "shape" else "right")
+    for name in ("paper", "k100", "multiplicity2"):
+        row = result[name]
+        times = [f"{row[f'{engine}_ms']:.1f}" for engine in ("dense", "grid", "adaptive")]
+        speed.add_row(name, *times, f"{row['grid_speedup']:.1f}×", f"{row['adaptive_time_ratio']:.2f}")
+    errors = Table(title="Mean relative error of E[R(s)]")
+    for column in ("", "sharp", "middle", "flat"):
+        errors.add_column(column, justify="right" if column else "left")
+    for name, key in (
+        ("adaptive", "adaptive_error"),
+        ("grid N = 50", "grid50_error"),
+        ("grid N = 100", "grid100_error"),
+    ):
+        errors.add_row(name, *(f"{result[key][label]:.1e}" for label in ("sharp", "middle", "flat")))
+    growth = Table(title="Grid inference of a batch as one size grows")
+    for column in ("size", "value: ms"):
+        growth.add_column(column)
+    for size in dict.fromkeys(row["size"] for row in result["growth"]):
+        cells = [f"{row['value']}: {row['grid_ms']:.1f}" for row in result["growth"] if row["size"] == size]
+        growth.add_row(size, "   ".join(cells))
+    for table in (speed, errors, growth):
+        console.print(table)
+    console.print(
+        f"training step {result['batch_ms']:.1f} ms with the grid, "
+        f"{result['adaptive_step']['batch_ms']:.1f} ms adaptive (inference {result['inference_share']:.0%}, gradients {result['gradients_share']:.0%}, "
+        f"Stiefel {result['stiefel_share']:.0%} of the former)"
+    )
+    console.print(
+        f"limit fraction {result['limit_fraction']:.2f} ({result['gflops']:.0f} GFLOP/s, "
+        f"{result['ns_per_exponential']:.2f} ns per exponential); "
+        f"peak memory {result['peak_memory_mb']:.0f} MB above the data"
+    )

@@ -1,0 +1,277 @@
+"""How fast and how accurate: ratios of things measured side by side in one run."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from liesparse import stiefel
+from liesparse.data import embedded_digits, translations
+from liesparse.inference import expect_pose, infer_codes
+from liesparse.learning import Settings, learn, update
+from liesparse.model import Parameters
+from liesparse.posterior import AdaptiveEngine, Engine, GridEngine, ReferenceEngine, pose_natural
+from liesparse.starts import known_translation, random_start
+
+REFERENCE_GRID = 600
+SHARPNESS = {"sharp": 10.0, "middle": 1.0, "flat": 0.01}  # factor on η̂; 1 is the paper's σ
+MEMORY_IMAGES = 60_000
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One problem size; the defaults are the paper's [Chau20, app. E]."""
+
+    batch: int = 100
+    side: int = 28
+    n_components: int = 10
+    n_irreps: int = 128
+    multiplicity: int = 1
+    torus_dim: int = 2
+    n_grid: int = 50
+
+
+SHAPES = {"paper": Shape(), "k100": Shape(n_components=100), "multiplicity2": Shape(multiplicity=2)}
+GROWTH: dict[str, list[int]] = {
+    "batch": [25, 50, 100, 200, 400],
+    "n_components": [10, 30, 100, 300],
+    "n_irreps": [32, 64, 128, 256],
+    "n_grid": [25, 50, 100, 200],
+    "torus_dim": [1, 2, 3],
+    "side": [24, 28, 40, 64],
+}
+
+
+class DenseEngine(ReferenceEngine):
+    """The obvious implementation: one 2L × N² product each way, its table made once."""
+
+    def __init__(self, frequencies: Tensor, n_grid: int, *, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__(frequencies, n_grid, dtype=dtype)
+        self._table = super()._statistics(torch.empty(0, dtype=dtype))
+
+    def _statistics(self, like: Tensor) -> Float[Tensor, "point irrep 2"]:
+        return self._table.to(like)
+
+
+class Problem(NamedTuple):
+    """A model and images for it."""
+
+    parameters: Parameters
+    images: Float[Tensor, "batch pixel"]
+
+
+def make_problem(shape: Shape, *, seed: int = 0) -> Problem:
+    """Make translated digits and a model with sharp posteriors: the known group where there is one, else random."""
+    rng = torch.Generator().manual_seed(seed)
+    if shape.side == 28 and shape.torus_dim == 2 and shape.multiplicity == 1 and shape.n_irreps <= 128:
+        shapes = embedded_digits()
+        others = translations(shape.n_components, max_shift=3, generator=rng).images.view(-1, 28, 28)
+        shapes = torch.cat((shapes, others))[: shape.n_components]
+        return Problem(
+            known_translation(shapes, n_irreps=shape.n_irreps), translations(shape.batch, generator=rng).images
+        )
+    images = torch.nn.functional.normalize(torch.rand(shape.batch, shape.side**2, generator=rng), dim=1)
+    parameters = random_start(
+        shape.side**2,
+        n_components=shape.n_components,
+        n_irreps=shape.n_irreps,
+        torus_dim=shape.torus_dim,
+        multiplicity=shape.multiplicity,
+        generator=rng,
+    )
+    return Problem(parameters, images)
+
+
+def alternate(jobs: dict[str, Callable[[], object]], *, repeats: int = 15) -> dict[str, float]:
+    """Time jobs in turn and return the median milliseconds of each: noise hits all of them alike."""
+    times: dict[str, list[float]] = {name: [] for name in jobs}
+    for turn in range(repeats + 2):
+        for name, job in jobs.items():
+            began = time.perf_counter()
+            job()
+            if turn >= 2:  # the first two warm up
+                times[name].append(1000 * (time.perf_counter() - began))
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def measure_speed(shape: Shape, *, repeats: int = 15) -> dict[str, float]:
+    """Time FISTA inference of one batch with the dense, the separable and the adaptive posterior."""
+    parameters, images = make_problem(shape)
+    engines: dict[str, Engine] = {
+        "dense": DenseEngine(parameters.frequencies, shape.n_grid),
+        "grid": GridEngine(parameters.frequencies, shape.n_grid),
+        "adaptive": AdaptiveEngine(parameters.frequencies),
+    }
+    jobs = {name: _inference(parameters, images, engine) for name, engine in engines.items()}
+    times = alternate(jobs, repeats=repeats)
+    return {
+        "grid_speedup": times["dense"] / times["grid"],
+        "adaptive_time_ratio": times["adaptive"] / times["grid"],
+        **{f"{name}_ms": value for name, value in times.items()},
+    }
+
+
+def _inference(parameters: Parameters, images: Tensor, engine: Engine) -> Callable[[], object]:
+    return lambda: infer_codes(parameters, images, engine)
+
+
+def measure_errors(*, n_images: int = 60) -> dict[str, dict[str, float]]:
+    """Return the mean relative error of R̄ against a 600-point grid, for three sharpnesses and three ways."""
+    parameters, images = make_problem(Shape(batch=n_images))
+    codes = infer_codes(parameters, images, AdaptiveEngine(parameters.frequencies))
+    natural = pose_natural(parameters, images, codes)
+    exact = GridEngine(parameters.frequencies, REFERENCE_GRID, dtype=torch.float64)
+    ways: dict[str, Engine] = {
+        "adaptive_error": AdaptiveEngine(parameters.frequencies),
+        "grid50_error": GridEngine(parameters.frequencies, 50),
+        "grid100_error": GridEngine(parameters.frequencies, 100),
+    }
+    errors: dict[str, dict[str, float]] = {name: {} for name in ways}
+    for label, factor in SHARPNESS.items():
+        scaled = factor * natural
+        truth = torch.cat([exact.moments(part.double()).rotation for part in scaled.split(5)]).flatten(1)
+        for name, engine in ways.items():
+            found = engine.moments(scaled).rotation.double().flatten(1)
+            errors[name][label] = float(((found - truth).norm(dim=1) / truth.norm(dim=1)).mean())
+    return errors
+
+
+def measure_step(shape: Shape, engine_name: str, *, repeats: int = 15) -> dict[str, float]:
+    """Time the three parts of a whole training step and return their sum and shares."""
+    parameters, images = make_problem(shape)
+    settings = Settings(metric="euclidean")
+    engine: Engine = (
+        AdaptiveEngine(parameters.frequencies)
+        if engine_name == "adaptive"
+        else GridEngine(parameters.frequencies, shape.n_grid)
+    )
+    codes = infer_codes(parameters, images, engine)
+    expectation = expect_pose(parameters, images, codes, engine)
+    adam = stiefel.AdamState.zero(parameters.group_basis)
+    downhill = torch.randn_like(parameters.group_basis)
+    frozen = replace(settings, group_rate=0.0)
+    times = alternate(
+        {
+            "inference": _inference(parameters, images, engine),
+            "expectation": lambda: expect_pose(parameters, images, codes, engine),
+            "update": lambda: update(parameters, adam, images, codes, expectation, frozen),
+            "stiefel": lambda: stiefel.adam_step(parameters.group_basis, downhill, adam, rate=0.1, metric="euclidean"),
+        },
+        repeats=repeats,
+    )
+    total = times["inference"] + times["expectation"] + times["update"]
+    return {
+        "batch_ms": total,
+        "inference_share": times["inference"] / total,
+        "gradients_share": (times["expectation"] + times["update"] - times["stiefel"]) / total,
+        "stiefel_share": times["stiefel"] / total,
+    }
+
+
+def measure_limit(shape: Shape, *, repeats: int = 15) -> dict[str, float]:
+    """Compare grid inference with the time this machine needs for as many multiply-adds and exponentials."""
+    parameters, images = make_problem(shape)
+    large = torch.randn(1024, 1024)
+    numbers = -torch.rand(1 << 20)
+    times = alternate(
+        {
+            "inference": _inference(parameters, images, GridEngine(parameters.frequencies, shape.n_grid)),
+            "product": lambda: large @ large,
+            "exponentials": lambda: numbers.exp(),
+        },
+        repeats=repeats,
+    )
+    spans = (parameters.frequencies.amax(dim=0) - parameters.frequencies.amin(dim=0) + 1).tolist()
+    points, n_steps = shape.n_grid**2, 20
+    one_way = 4 * spans[0] * spans[1] * shape.n_grid + 2 * spans[0] * points  # the two separable stages
+    codes = 2 * 2 * spans[0] * spans[1] * shape.n_components  # A α and its transpose
+    projection = 2 * shape.n_irreps * shape.side**2  # WᵀI
+    multiply_adds = shape.batch * (n_steps * (2 * one_way + codes) + projection)
+    needed = times["product"] * multiply_adds / 1024**3 + times["exponentials"] * shape.batch * n_steps * points / (
+        1 << 20
+    )
+    return {
+        "limit_fraction": needed / times["inference"],
+        "limit_ms": needed,
+        "gflops": 2 * 1024**3 / times["product"] / 1e6,
+        "ns_per_exponential": 1e6 * times["exponentials"] / (1 << 20),
+    }
+
+
+def measure_memory(n_images: int = MEMORY_IMAGES) -> float:
+    """Return the peak memory in MB that training takes above the images themselves (Linux only, else NaN)."""
+    rng = torch.Generator().manual_seed(0)
+    images = torch.nn.functional.normalize(torch.rand(n_images, 784, generator=rng), dim=1)
+    start = random_start(784, generator=rng)
+    try:
+        with open("/proc/self/clear_refs", "w") as file:
+            file.write("5")  # forget the peak so far
+    except OSError:
+        return float("nan")
+    before = _status("VmRSS")
+    learn(
+        start,
+        images,
+        Settings(n_epochs=1, batch_size=n_images // 20, metric="euclidean", n_code_steps=2),
+        generator=rng,
+    )
+    return (_status("VmHWM") - before) / 1024
+
+
+def _status(name: str) -> float:
+    with open("/proc/self/status") as file:
+        return next(float(line.split()[1]) for line in file if line.startswith(name + ":"))
+
+
+def measure_growth(*, repeats: int = 5) -> list[dict[str, Any]]:
+    """Time inference of a batch while one size grows and the others keep the paper's values."""
+    rows = []
+    for name, sizes in GROWTH.items():
+        for size in sizes:
+            shape = replace(Shape(), **{name: size})
+            if name == "torus_dim":
+                shape = replace(shape, n_grid=20)  # 20³ points for n = 3, the same N for all n
+            parameters, images = make_problem(shape)
+            engines = {"grid": GridEngine(parameters.frequencies, shape.n_grid)}
+            times = alternate({key: _inference(parameters, images, e) for key, e in engines.items()}, repeats=repeats)
+            rows.append({"size": name, "value": size, "grid_ms": times["grid"]})
+    return rows
+
+
+def run_bench(*, report: Callable[[str], None] | None = None) -> dict[str, Any]:
+    """Measure everything and return it under the names that the README uses."""
+
+    def say(what: str) -> None:
+        if report is not None:
+            report(what)
+
+    torch.set_flush_denormal(True)  # else sharp posteriors slow the dense products down fivefold: unfair
+    say("memory of a training run on 60,000 images")
+    memory = measure_memory()
+    say("accuracy against a 600-point grid")
+    result: dict[str, Any] = {"threads": torch.get_num_threads(), **measure_errors()}
+    for name, shape in SHAPES.items():
+        say(f"speed at shape {name}")
+        result[name] = {"shape": asdict(shape), **measure_speed(shape)}
+    say("a whole training step")
+    steps = {name: measure_step(Shape(), name) for name in ("grid", "adaptive")}
+    say("the machine's limit")
+    limit = measure_limit(Shape())
+    say("growth with each size")
+    return {
+        "grid_speedup": result["paper"]["grid_speedup"],
+        "adaptive_time_ratio": result["paper"]["adaptive_time_ratio"],
+        **result,
+        **steps["grid"],
+        "adaptive_step": steps["adaptive"],
+        **limit,
+        "peak_memory_mb": memory,
+        "growth": measure_growth(),
+    }
