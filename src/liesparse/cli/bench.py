@@ -54,13 +54,9 @@ def _print(console: Console, result: dict[str, Any]) -> None:
         growth.add_row(size, "   ".join(cells))
     for table in (speed, errors, growth):
         console.print(table)
-    console.print(
-        f"training step {result['batch_ms']:.1f} ms with the grid, "
-        f"{result['adaptive_step']['batch_ms']:.1f} ms adaptive (inference {result['inference_share']:.0%}, gradients {result['gradients_share']:.0%}, "
-        f"Stiefel {result['stiefel_share']:.0%} of the former)"
-    )
-    console.print(
-        f"limit fraction {result['limit_fraction']:.2f} ({result['gflops']:.0f} GFLOP/s, "
-        f"{result['ns_per_exponential']:.2f} ns per exponential); "
-        f"peak memory {result['peak_memory_mb']:.0f} MB above the data"
-    )
+    shares = ", ".join(f"{part} {result[f'{part}_share']:.0%}" for part in ("inference", "gradients", "stiefel"))
+    console.print(f"training step: {result['batch_ms']:.1f} ms with the grid ({shares}), ", end="")
+    console.print(f"{result['adaptive_step']['batch_ms']:.1f} ms adaptive")
+    console.print(f"limit fraction: {result['limit_fraction']:.2f} at {result['gflops']:.0f} GFLOP/s", end="")
+    console.print(f" and {result['ns_per_exponential']:.2f} ns per exponential")
+    console.print(f"peak memory of training on 60,000 images: {result['peak_memory_mb']:.0f} MB above the data")
