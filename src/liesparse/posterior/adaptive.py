@@ -18,7 +18,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from liesparse import torus
+from liesparse._checks import check_frequencies
 from liesparse.posterior.base import Engine, Moments
+from liesparse.posterior.native import make_native
 from liesparse.posterior.separable import (
     NEGLIGIBLE,
     FrequencyBox,
@@ -29,8 +31,10 @@ from liesparse.posterior.separable import (
 
 OVERSAMPLING = 1.6  # coarse points per axis over the 2·max|ω| + 1 that determine the polynomial
 REFINEMENTS = (1, 1.2, 1.5, 1.8, 2.2, 2.6, 3.2, 3.8, 4.5, 5.4, 6.5, 8, 10, 12, 16, 20, 26, 34, 44, 58, 76, 100)
+DENSITY_REFINEMENT = 4  # points per coarse cell of the grid for densities and modes
 BROAD = 4  # up to this level no window is tried
 LEVELS_PER_GROUP = 3  # posteriors whose levels are so close share the finest of them
+LEAST_POINTS = 0.75  # fine points for a flat posterior, over the 2·max|ω| + 1 of its polynomial
 POINTS_PER_WIDTH = 4.9  # fine points on 2π per 1/width of the peak: a spacing of 1.28 widths
 TAIL = 10.0  # nats below the peak at which mass no longer matters
 N_WINDOW = 24  # points per axis of a window
@@ -53,33 +57,42 @@ class _Need(NamedTuple):
 class AdaptiveEngine(Engine):
     """Quadrature as fine as each posterior needs, where its mass is.
 
-    ``n_grid`` is the number of coarse points per axis; by default it follows from the frequencies.
+    ``n_grid`` concerns only the methods that return values on a grid, such as ``density``.
     """
 
-    def __init__(
-        self, frequencies: Int[Tensor, "irrep torus"], n_grid: int | None = None, *, dtype: torch.dtype = torch.float32
-    ) -> None:
-        self._nyquist = 2 * int(frequencies.abs().max()) + 1
-        super().__init__(frequencies, n_grid or max(4, 2 * math.ceil(OVERSAMPLING * self._nyquist / 2)), dtype=dtype)
+    def __init__(self, frequencies: Int[Tensor, "irrep torus"], *, dtype: torch.dtype = torch.float32) -> None:
+        self._nyquist = 2 * int(check_frequencies(frequencies).abs().max()) + 1
+        self._n_coarse = max(6, 2 * math.ceil(OVERSAMPLING * self._nyquist / 2))
+        n_grid = DENSITY_REFINEMENT * self._n_coarse if frequencies.shape[1] <= 2 else self._n_coarse
+        super().__init__(frequencies, n_grid, dtype=dtype)
         self._box = FrequencyBox(frequencies)
-        self._spacing = 2 * math.pi / self.n_grid
-        self._coarse = SeparableSum(self._box, torus.grid_axis(self.n_grid), dtype=dtype)
+        self._spacing = 2 * math.pi / self._n_coarse
+        self._log_coarse_cell = self.torus_dim * math.log(self._spacing)
+        self._coarse = SeparableSum(self._box, torus.grid_axis(self._n_coarse), dtype=dtype)
         steps = torch.arange(N_WINDOW, dtype=torch.float64) - (N_WINDOW - 1) / 2
         self._windows = WindowTables(self._box, [steps * self._spacing / r for r in REFINEMENTS], dtype=dtype)
-        self._turns = self._box.turns(self.points.double()).to(
-            torch.complex64 if dtype == torch.float32 else torch.complex128
-        )
-        squares = torch.cat((self._box.squares(), torch.ones(self._box.n_cells, 1)), dim=1)
+        nodes = torus.grid_points(self._n_coarse, self.torus_dim)
+        self._turns = self._box.turns(nodes).to(torch.complex64 if dtype == torch.float32 else torch.complex128)
+        squares = self._box.squares()
+        squares = torch.cat((squares, squares.any(dim=1, keepdim=True)), dim=1)  # ω = 0 has no curvature
         self._squares = squares.repeat_interleave(2, dim=0).to(dtype)  # (ω₁², …, ω_n², 1) of both coordinates
         self._still = bool((frequencies == 0).all(dim=1).any())
         self._levels = torch.tensor(REFINEMENTS, dtype=dtype)
         self._log_cells = self.torus_dim * self._levels.log()
-        self._fits = (self._levels >= N_WINDOW / (self.n_grid - 2)) & (self._levels <= N_WINDOW / 2)
-        nodes = torch.arange(self.n_grid)
+        self._fits = (self._levels >= N_WINDOW / (self._n_coarse - 2)) & (self._levels <= N_WINDOW / 2)
+        nodes = torch.arange(self._n_coarse)
         apart = (nodes[:, None] - nodes).abs()
-        apart = torch.minimum(apart, self.n_grid - apart)
+        apart = torch.minimum(apart, self._n_coarse - apart)
         reach = (N_WINDOW / 2 / self._levels).floor()[:, None, None]  # whole cells from the centre to the edge
         self._inside = torch.where(apart <= reach, -torch.inf, 0.0).flatten(0, 1).to(dtype)  # (level · node, node)
+        self._native = make_native(
+            self._box,
+            self._n_coarse,
+            dtype,
+            least_points=LEAST_POINTS * self._nyquist,
+            points_per_width=POINTS_PER_WIDTH,
+            tail=TAIL,
+        )
         self._grid = cache(self._make_grid)
         self._cell = cache(self._make_cell)
 
@@ -92,12 +105,15 @@ class AdaptiveEngine(Engine):
         return self._box.restore(planes)
 
     def log_density(self, natural: Float[Tensor, "batch irrep 2"]) -> Float[Tensor, "batch point"]:
-        """Return η·T(s) at every coarse grid point [Chau20, app. B]."""
-        return self._coarse.evaluate(self._box.fold(self.arrange(natural)))
+        """Return η·T(s) at every grid point [Chau20, app. B]."""
+        return self._grid(self.n_grid).evaluate(self._box.fold(self.arrange(natural)))
 
     def arranged_moments(self, natural: Float[Tensor, "batch cell 2"]) -> Moments:
         """Return ln Z(η) and R̄ [Chau20, app. B and C]."""
         folded = self._box.fold(natural)
+        found = self._native(folded) if self._native is not None else None
+        if found is not None:
+            return Moments(found.log_partition, self._box.unfold(found.rotation))
         need = self._look(folded)
         highest = int(need.level.max())
         if highest <= BROAD:
@@ -118,7 +134,7 @@ class AdaptiveEngine(Engine):
     def _look(self, folded: Float[Tensor, "batch folded 2"]) -> _Need:
         """Evaluate the coarse grid and estimate the curvature at the peak: its height times the mean of ω²."""
         values = self._coarse.evaluate(folded)
-        cube = values.view(-1, *[self.n_grid] * self.torus_dim)
+        cube = values.view(-1, *[self._n_coarse] * self.torus_dim)
         axes = range(1, self.torus_dim + 1)
         along = (
             [cube.amax(dim=[other for other in axes if other != axis]) for axis in axes] if len(axes) > 1 else [cube]
@@ -128,8 +144,8 @@ class AdaptiveEngine(Engine):
         height = peak - values.mean(dim=1) if self._still else peak  # the mean is the plane ω = 0: no curvature
         sums = folded.flatten(1).abs() @ self._squares
         curvature = (height / (sums[:, -1] + torch.finfo(values.dtype).tiny))[:, None] * sums[:, :-1]
-        n_points = 0.75 * self._nyquist + POINTS_PER_WIDTH * curvature.amax(dim=1).sqrt()
-        level = torch.searchsorted(self._levels, n_points / self.n_grid).clamp_(max=len(REFINEMENTS) - 1)
+        n_points = LEAST_POINTS * self._nyquist + POINTS_PER_WIDTH * curvature.amax(dim=1).sqrt()
+        level = torch.searchsorted(self._levels, n_points / self._n_coarse).clamp_(max=len(REFINEMENTS) - 1)
         drop = 0.5 * self._spacing**2 * curvature  # from the peak to one cell away
         loss = 0.375 * drop.sum(dim=1)  # half a cell off on every axis, times 1.5
         flank = (TAIL * drop.amax(dim=1)).sqrt()
@@ -146,10 +162,12 @@ class AdaptiveEngine(Engine):
         centred = window.expect(weights).div_(total[:, :, None])
         rotation = torch.view_as_real(torus.as_complex(centred) * turns)
         peak = peak.squeeze(1)
-        log_partition = peak + total.squeeze(1).log() + self.log_cell - self._log_cells.index_select(0, need.level)
+        log_partition = (
+            peak + total.squeeze(1).log() + self._log_coarse_cell - self._log_cells.index_select(0, need.level)
+        )
         floor, compact = peak - need.loss - TAIL, self._fits.index_select(0, need.level)
         for line, node in zip(need.along, need.place, strict=True):
-            inside = self._inside.index_select(0, need.level * self.n_grid + node)
+            inside = self._inside.index_select(0, need.level * self._n_coarse + node)
             compact = compact & ((line + inside).amax(dim=1) < floor)
         return log_partition, rotation, compact
 
@@ -158,7 +176,7 @@ class AdaptiveEngine(Engine):
     ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "batch folded 2"]]:
         """Sum over the cells that matter, or over the whole fine grid where that is cheaper."""
         active = need.values > (need.peak - need.loss - need.flank - TAIL)[:, None]
-        n_cell, n_axis = math.ceil(refinement), math.ceil(refinement * self.n_grid)
+        n_cell, n_axis = math.ceil(refinement), math.ceil(refinement * self._n_coarse)
         n_part, n_all = active.sum(dim=1) * n_cell**self.torus_dim, n_axis**self.torus_dim
         whole = refinement == 1 or (self.torus_dim <= 2 and int(n_part.sum()) * CELL_COST > n_all * len(active))
         table = self._grid(n_axis) if whole else self._cell(n_cell)
@@ -171,7 +189,7 @@ class AdaptiveEngine(Engine):
             else:
                 parts.append(self._sum_cells(folded[rows], active[rows], table))
         log_totals, rotations = zip(*parts, strict=True)
-        log_cell = self.torus_dim * math.log(2 * math.pi / (n_axis if whole else n_cell * self.n_grid))
+        log_cell = self.torus_dim * math.log(2 * math.pi / (n_axis if whole else n_cell * self._n_coarse))
         return torch.cat(log_totals) + log_cell, torch.cat(rotations)
 
     def _sum_cells(
@@ -198,7 +216,7 @@ class AdaptiveEngine(Engine):
     def _flat(self, place: list[Int[Tensor, " batch"]]) -> Int[Tensor, " batch"]:
         flat = place[0]
         for node in place[1:]:
-            flat = flat * self.n_grid + node
+            flat = flat * self._n_coarse + node
         return flat
 
 

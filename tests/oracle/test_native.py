@@ -1,0 +1,111 @@
+"""The compiled moments against torch's, and what happens where they cannot be built."""
+
+import stat
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from liesparse.lattice import half_lattice
+from liesparse.posterior import AdaptiveEngine, GridEngine
+from liesparse.posterior import native as native_module
+
+F64 = torch.float64
+
+
+@pytest.fixture
+def fresh(monkeypatch, tmp_path):
+    """Forget the library that is loaded, and build in an empty cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("LIESPARSE_NATIVE", raising=False)
+    native_module.load_library.cache_clear()
+    yield tmp_path / "liesparse"
+    native_module.load_library.cache_clear()
+
+
+@pytest.fixture
+def torch_only(monkeypatch):
+    monkeypatch.setenv("LIESPARSE_NATIVE", "0")
+    native_module.load_library.cache_clear()
+    yield
+    native_module.load_library.cache_clear()
+
+
+def lattices():
+    yield "paper", half_lattice(2, 128)
+    yield "mnist", half_lattice(2, 128, multiplicity=2)
+    yield "with zero", half_lattice(2, 30, include_zero=True)
+    yield "tiny", half_lattice(2, 1)
+    yield "any integers", torch.tensor([[-3, 2], [0, -1], [5, 5], [5, 5], [0, 0]])
+
+
+CASES = list(lattices())
+
+
+@pytest.mark.parametrize("frequencies", [case[1] for case in CASES], ids=[case[0] for case in CASES])
+@pytest.mark.parametrize("scale", [0.0, 0.03, 0.3, 1.0, 5.0])
+def test_compiled_moments_are_right(frequencies, scale):
+    engine = AdaptiveEngine(frequencies)
+    if engine._native is None:
+        pytest.skip("no C compiler here")
+    rng = torch.Generator().manual_seed(1)
+    natural = scale * torch.randn(12, len(frequencies), 2, generator=rng, dtype=F64)
+    truth = GridEngine(frequencies, 300, dtype=F64).moments(natural)
+    found = engine.moments(natural.float())
+    error = (found.rotation - truth.rotation).flatten(1).norm(dim=1)
+    assert float((error / truth.rotation.flatten(1).norm(dim=1).clamp(min=1e-3)).max()) < 1e-3
+    assert_close(found.log_partition.double(), truth.log_partition, atol=2e-3, rtol=1e-4)
+
+
+@pytest.mark.usefixtures("torch_only")
+def test_torch_does_it_where_compiled_code_is_switched_off():
+    frequencies = half_lattice(2, 128)
+    engine = AdaptiveEngine(frequencies)
+    assert engine._native is None
+    natural = torch.randn(8, 128, 2, generator=torch.Generator().manual_seed(2))
+    truth = GridEngine(frequencies, 300, dtype=F64).moments(natural.double())
+    assert_close(engine.moments(natural).rotation.double(), truth.rotation, atol=1e-3, rtol=0)
+
+
+def test_too_sharp_for_the_finest_level_goes_to_torch():
+    frequencies = half_lattice(2, 128)
+    engine = AdaptiveEngine(frequencies)
+    if engine._native is None:
+        pytest.skip("no C compiler here")
+    natural = 3000 * torch.randn(2, 128, 2, generator=torch.Generator().manual_seed(3))
+    assert engine._native(engine._box.fold(engine.arrange(natural))) is None
+    rotation = engine.moments(natural).rotation
+    assert_close(rotation.norm(dim=-1), torch.ones(2, 128), atol=0.05, rtol=0)  # nearly one pose
+
+
+def test_it_is_built_once_and_kept(fresh):
+    if native_module.load_library() is None:
+        pytest.skip("no C compiler here")
+    (library,) = fresh.iterdir()
+    built = library.stat().st_mtime_ns
+    native_module.load_library.cache_clear()
+    assert native_module.load_library() is not None
+    assert library.stat().st_mtime_ns == built
+
+
+@pytest.mark.usefixtures("fresh")
+def test_no_compiler_is_no_error(monkeypatch):
+    monkeypatch.setattr(native_module.shutil, "which", lambda _: None)
+    assert native_module.load_library() is None
+    assert AdaptiveEngine(half_lattice(2, 4))._native is None
+
+
+def test_a_failing_compiler_is_no_error_and_leaves_nothing(fresh, monkeypatch, tmp_path):
+    broken = tmp_path / "cc"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(broken.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setattr(native_module.shutil, "which", lambda _: str(broken))
+    assert native_module.load_library() is None
+    assert list(fresh.iterdir()) == []
+
+
+@pytest.mark.usefixtures("fresh")
+def test_building_does_not_change_how_the_process_rounds():
+    """Fast-math start-up code would flush denormals everywhere."""
+    native_module.load_library()
+    assert float(torch.tensor(1e-40) * 1.0) > 0
