@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from typing import Any, NoReturn
 
 import torch
@@ -28,9 +29,9 @@ def describe(value: Any) -> str:
 
 def check_count(argument: str, value: int, minimum: int = 1) -> int:
     """Return ``value`` if it is a whole number of at least ``minimum``."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < minimum:
         reject(argument, f"a whole number >= {minimum}", describe(value), f"Pass {minimum} or more.")
-    return value
+    return int(value)
 
 
 def check_real(argument: str, value: float, *, above: float | None = None, minimum: float | None = None) -> float:
@@ -38,7 +39,7 @@ def check_real(argument: str, value: float, *, above: float | None = None, minim
     bound = (
         "finite" if above is None and minimum is None else f"> {above:g}" if above is not None else f">= {minimum:g}"
     )
-    number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
     if not number or (above is not None and value <= above) or (minimum is not None and value < minimum):
         reject(argument, f"a finite number {bound}", describe(value), f"Choose a value {bound}.")
     return float(value)
@@ -52,13 +53,19 @@ def check_choice(argument: str, value: str, choices: tuple[str, ...]) -> str:
     return value
 
 
-def check_matrix(argument: str, value: Tensor, rows: tuple[str, int | None], columns: tuple[str, int | None]) -> Tensor:
-    """Return ``value`` if it is a finite floating point matrix whose sizes fit.
+def check_matrix(
+    argument: str,
+    value: Tensor,
+    rows: tuple[str, int | None],
+    columns: tuple[str, int | None],
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Return ``value`` if it is a finite floating point matrix whose sizes and type fit.
 
     ``rows`` and ``columns`` each name a size and give its required value, or None for any.
     """
     shape = ", ".join(f"{name} = {size}" if size is not None else name for name, size in (rows, columns))
-    expected = f"a floating point tensor of shape ({shape})"
+    expected = f"a {dtype or 'floating point'} tensor of shape ({shape})"
     if not isinstance(value, Tensor):
         reject(argument, expected, describe(value), "Convert it with torch.as_tensor first.")
     fits = value.ndim == 2 and all(
@@ -66,20 +73,23 @@ def check_matrix(argument: str, value: Tensor, rows: tuple[str, int | None], col
     )
     if not fits:
         reject(argument, expected, describe(value), "Reshape it, or check which model it belongs to.")
-    if not value.dtype.is_floating_point:
-        reject(argument, expected, describe(value), "Convert it with .float() first.")
+    if not value.dtype.is_floating_point or (dtype is not None and value.dtype != dtype):
+        fix = f".to({dtype})" if dtype is not None else ".float()"
+        reject(argument, expected, describe(value), f"Convert it with {fix} first.")
     if not bool(torch.isfinite(value).all()):
         bad = int((~torch.isfinite(value)).sum())
         reject(argument, "finite numbers", f"{bad} NaN or infinite entries", "Remove or repair those entries.")
     return value
 
 
-def check_images(images: Tensor, n_pixels: int | None = None, *, argument: str = "images") -> Tensor:
+def check_images(
+    images: Tensor, n_pixels: int | None = None, dtype: torch.dtype | None = None, *, argument: str = "images"
+) -> Tensor:
     """Return ``images`` if it is a non-empty (batch, n_pixels) matrix without a blank row."""
-    check_matrix(argument, images, ("batch", None), ("n_pixels", n_pixels))
+    check_matrix(argument, images, ("batch", None), ("n_pixels", n_pixels), dtype)
     if len(images) == 0:
         reject(argument, "at least one image", "none", "Pass a non-empty batch.")
-    blank = (images == 0).all(dim=1)
+    blank = images.abs().amax(dim=1) == 0
     if bool(blank.any()):
         where = int(blank.nonzero()[0])
         reject(
@@ -135,10 +145,15 @@ def check_frequencies(frequencies: Tensor) -> Tensor:
     return frequencies
 
 
+def orthonormality_error(matrix: Tensor) -> float:
+    """Return max|WᵀW - 1|."""
+    gram = matrix.T @ matrix
+    return float((gram - torch.eye(len(gram)).to(gram)).abs().max())
+
+
 def check_group_basis(group_basis: Tensor, *, tol: float = ORTHONORMAL_TOLERANCE) -> Tensor:
     """Return ``group_basis`` if its columns are orthonormal within ``tol``."""
-    gram = group_basis.T @ group_basis
-    error = float((gram - torch.eye(len(gram)).to(gram)).abs().max())
+    error = orthonormality_error(group_basis)
     if not error <= tol:  # also catches NaN
         reject(
             "group_basis",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +24,15 @@ _TENSORS = ("group_basis", "dictionary", "frequencies", "pose_prior")
 def write_atomically(path: Path, content: bytes) -> None:
     """Write to a temporary name beside ``path``, sync, and rename: nobody ever sees half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with temporary.open("xb") as file:  # with the user's own permissions
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
+        os.replace(temporary, path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
@@ -41,15 +41,16 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
     write_atomically(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
 
 
-def save_model(path: str | Path, parameters: Parameters, settings: Mapping[str, Any] | None = None) -> None:
-    """Save a model, with how it was learned, as one safetensors file."""
+def save_model(path: str | Path, parameters: Parameters, settings: Any = None) -> None:
+    """Save a model as one safetensors file, with how it was learned: a mapping or a dataclass of plain values."""
     parameters.validate()
+    plain = asdict(settings) if is_dataclass(settings) and not isinstance(settings, type) else dict(settings or {})
     header = {
         "format": FORMAT,
         "version": FORMAT_VERSION,
         "noise_std": parameters.noise_std,
         "sparsity": parameters.sparsity,
-        "settings": dict(settings or {}),
+        "settings": plain,
     }
     tensors = {name: getattr(parameters, name).contiguous() for name in _TENSORS}
     content = safetensors.torch.save(tensors, metadata={FORMAT: json.dumps(header)})
@@ -71,7 +72,8 @@ def load_model(path: str | Path) -> tuple[Parameters, dict[str, Any]]:
         reject("path", "a liesparse model", f"{path}, which is something else", fix)
     if header.get("version") != FORMAT_VERSION:
         reject("path", f"format version {FORMAT_VERSION}", f"version {header.get('version')}", "Update liesparse.")
-    missing = [name for name in (*_TENSORS, "noise_std", "sparsity") if name not in tensors and name not in header]
+    missing = [name for name in _TENSORS if name not in tensors]
+    missing += [name for name in ("noise_std", "sparsity") if name not in header]
     if missing:
         reject("path", "a complete model", f"{path} without {', '.join(missing)}", fix)
     parameters = Parameters(**tensors, noise_std=header["noise_std"], sparsity=header["sparsity"])

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from liesparse import torus
-from liesparse._checks import check_choice, check_count, check_images, check_real
+from liesparse._checks import check_choice, check_count, check_images, check_matrix, check_real, reject
 from liesparse.model import Parameters, compose
 from liesparse.posterior import Engine, natural_parameters, pose_natural
 
@@ -91,6 +91,7 @@ def infer_codes(
     """Find α̂ = argmax P(α|I) by FISTA [Chau20, Algorithm 1 lines 4-9, app. D].
 
     Everything happens in the 2L plane coordinates A = WᵀΦ and v = WᵀI; no step touches the pixels.
+    The codes carry no gradient.
 
     Parameters
     ----------
@@ -110,7 +111,8 @@ def infer_codes(
     gradient : {"approximate", "exact"}, default="approximate"
         Which form of the likelihood gradient [Chau20, app. C].
     """
-    check_images(images, parameters.n_pixels)
+    engine.check_fits(parameters)
+    check_images(images, parameters.n_pixels, parameters.dtype)
     check_count("n_code_steps", n_code_steps)
     check_choice("update", update, CODE_UPDATES)
     check_choice("gradient", gradient, GRADIENTS)
@@ -158,7 +160,10 @@ def _start_codes(
     parameters: Parameters, images: Tensor, start: float | Float[Tensor, "batch component"]
 ) -> Float[Tensor, "batch component"]:
     if isinstance(start, Tensor):
-        return start.to(images)
+        check_matrix("start", start, ("batch", len(images)), ("n_components", parameters.n_components), images.dtype)
+        if bool((start < 0).any()):
+            reject("start", "codes >= 0", f"a minimum of {float(start.min())}", "Clamp them at 0.")
+        return start
     return images.new_full((len(images), parameters.n_components), check_real("start", start, minimum=0))
 
 
@@ -174,6 +179,8 @@ def map_poses(
 
     The highest peaks of the grid are all refined: the best grid point may lie on the lower of two.
     """
+    engine.check_fits(parameters)
+    check_images(images, parameters.n_pixels, parameters.dtype)
     natural = pose_natural(parameters, images, codes)
     if not refine:
         return torus.wrap(engine.mode(natural))

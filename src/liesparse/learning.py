@@ -102,6 +102,7 @@ class Progress(NamedTuple):
 Callback = Callable[[Progress], None]
 
 
+@torch.no_grad()
 def learn(
     parameters: Parameters,
     images: Float[Tensor, "image pixel"],
@@ -114,7 +115,7 @@ def learn(
 
     The learned model is returned; ``parameters`` stay as they were.
     """
-    check_unit_norm(check_images(images, parameters.n_pixels))
+    check_unit_norm(check_images(images, parameters.n_pixels, parameters.dtype))
     parameters.validate()
     engine = make_engine(settings.posterior, parameters.frequencies, settings.n_grid, dtype=images.dtype)
     adam = stiefel.AdamState.zero(parameters.group_basis)
@@ -122,7 +123,7 @@ def learn(
     n_steps = n_batches * settings.n_epochs
     for step, batch in enumerate(shuffled_batches(images, settings, generator)):
         epoch = step // n_batches
-        codes = infer_codes(  # lines 4-10
+        codes = infer_codes(  # lines 4-9
             parameters,
             batch,
             engine,
@@ -132,12 +133,14 @@ def learn(
             gradient=settings.gradient,
         )
         used = largest_only(codes) if epoch < settings.single_shape_epochs else codes
-        expectation = expect_pose(parameters, batch, used, engine)  # line 11
-        parameters, adam = update(  # lines 12-15
+        expectation = expect_pose(parameters, batch, used, engine)  # line 10
+        parameters, adam = update(  # lines 11-14
             parameters, adam, batch, used, expectation, settings, decay(settings.schedule, step / n_steps)
         )
+        end = (step + 1) % n_batches == 0
+        if end:
+            parameters.validate()  # rates too large end here, not in a model full of NaN
         if callback is not None:
-            end = (step + 1) % n_batches == 0
             callback(Progress(step + 1, n_steps, epoch + 1, end, parameters, codes))
     return parameters
 
@@ -149,16 +152,16 @@ def update(
     codes: Float[Tensor, "batch component"],
     expectation: PoseExpectation,
     settings: Settings,
-    decay: float = 1.0,
+    rate_factor: float = 1.0,
 ) -> tuple[Parameters, stiefel.AdamState]:
-    """Take one step in Φ and one in W, both with gradients at the old parameters [Chau20, Algorithm 1]."""
+    """Take one step in Φ and one in W [Chau20, Algorithm 1, lines 11-14], both with gradients at the old parameters."""
     uphill = dictionary_gradient(parameters, codes, expectation, settings.gradient)
-    dictionary = unit_columns(parameters.dictionary + settings.dictionary_rate * decay * uphill)
+    dictionary = unit_columns(parameters.dictionary + settings.dictionary_rate * rate_factor * uphill)
     group_basis, adam = stiefel.adam_step(
         parameters.group_basis,
         -group_basis_gradient(parameters, images, codes, expectation, settings.gradient),
         adam,
-        rate=settings.group_rate * decay,
+        rate=settings.group_rate * rate_factor,
         metric=settings.metric,
     )
     return replace(parameters, dictionary=dictionary, group_basis=group_basis), adam

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from liesparse._checks import check_images
 from liesparse.inference import CodeUpdate, Gradient, infer_codes, map_poses
 from liesparse.model import Parameters, reconstruct
 from liesparse.posterior import Engine
@@ -49,6 +50,7 @@ def evaluate(
     batch_size: int = 250,
 ) -> Evaluation:
     """Infer codes and the most probable pose, reconstruct, and compare [Chau20, table 1]."""
+    check_images(images, parameters.n_pixels, parameters.dtype)
     ratios, actives = [], []
     for batch in images.split(batch_size):
         codes = infer_codes(

@@ -17,6 +17,8 @@ from liesparse._checks import (
     check_matrix,
     check_n_pixels,
     check_real,
+    check_unit_norm,
+    describe,
     reject,
 )
 
@@ -50,6 +52,14 @@ class Parameters:
 
     def __post_init__(self) -> None:
         check_frequencies(self.frequencies)
+        for name in ("group_basis", "dictionary", "pose_prior"):
+            value = getattr(self, name)
+            if not isinstance(value, Tensor) or value.ndim != 2 or not value.dtype.is_floating_point:
+                reject(
+                    name, "a floating point matrix", describe(value), "Convert it with torch.as_tensor(...).float()."
+                )
+            if value.dtype != self.group_basis.dtype:
+                reject(name, f"{self.group_basis.dtype}, as group_basis has", str(value.dtype), "Convert one of them.")
         check_n_pixels(len(self.group_basis), self.n_irreps)
         if tuple(self.group_basis.shape) != (self.n_pixels, 2 * self.n_irreps):
             reject(
@@ -58,7 +68,7 @@ class Parameters:
                 str(tuple(self.group_basis.shape)),
                 "Give two columns for each frequency.",
             )
-        if self.dictionary.ndim != 2 or len(self.dictionary) != self.n_pixels:
+        if len(self.dictionary) != self.n_pixels or self.n_components == 0:
             reject(
                 "dictionary",
                 f"shape (n_pixels = {self.n_pixels}, n_components)",
@@ -76,12 +86,18 @@ class Parameters:
         check_real("sparsity", self.sparsity, minimum=0)
 
     def validate(self) -> Parameters:
-        """Check the values too: finite, W orthonormal. Too slow for every training step."""
+        """Check the values too: finite, W orthonormal, Φ of unit columns. Too slow for every training step."""
         check_matrix("group_basis", self.group_basis, ("n_pixels", None), ("2 * n_irreps", None))
         check_matrix("dictionary", self.dictionary, ("n_pixels", None), ("n_components", None))
         check_matrix("pose_prior", self.pose_prior, ("n_irreps", None), ("2", None))
         check_group_basis(self.group_basis)
+        check_unit_norm(self.dictionary.T, argument="dictionary columns")
         return self
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Floating point type of all parameters, and of the images the model takes."""
+        return self.group_basis.dtype
 
     @property
     def n_pixels(self) -> int:
@@ -130,12 +146,15 @@ def apply_transform(
     parameters: Parameters, images: Float[Tensor, "batch pixel"], poses: Float[Tensor, "batch torus"]
 ) -> Float[Tensor, "batch pixel"]:
     """Return T(s) I = W R(s) Wᵀ I for each image and pose [Chau20, sec. 2]."""
+    check_matrix("images", images, ("batch", None), ("n_pixels", parameters.n_pixels), parameters.dtype)
+    check_matrix("poses", poses, ("batch", len(images)), ("torus_dim", parameters.torus_dim), parameters.dtype)
     angles = torus.phases(parameters.frequencies, poses)
     return parameters.from_planes(torus.rotate(parameters.to_planes(images), angles))
 
 
 def compose(parameters: Parameters, codes: Float[Tensor, "batch component"]) -> Float[Tensor, "batch pixel"]:
     """Return the untransformed shapes Φα."""
+    check_matrix("codes", codes, ("batch", None), ("n_components", parameters.n_components), parameters.dtype)
     return codes @ parameters.dictionary.T
 
 
@@ -183,7 +202,10 @@ def log_likelihood_given_pose(
 
 
 def log_prior_codes(parameters: Parameters, codes: Float[Tensor, "batch component"]) -> Float[Tensor, " batch"]:
-    """Return ln P(α) = Σ_k ln λ - λ α_k, and -inf where a code is negative [Chau20, sec. 3.1]."""
+    """Return ln P(α) = Σ_k ln λ - λ α_k, and -inf where a code is negative [Chau20, sec. 3.1].
+
+    For λ = 0 the prior is flat and improper; its constant is taken as 0.
+    """
     constant = parameters.n_components * math.log(parameters.sparsity) if parameters.sparsity > 0 else 0.0
     inside = constant - parameters.sparsity * codes.sum(dim=1)
     return torch.where((codes >= 0).all(dim=1), inside, -torch.inf)

@@ -83,9 +83,9 @@ def start_from_data(
     """Put W inside the subspace that holds most of the data's energy, and shapes from the data into Φ.
 
     W is a random rotation of the leading principal directions, so no plane starts where the data
-    has nothing; each shape is an image, smoothed by projection onto that subspace.
+    has nothing; each shape is an image.
     """
-    check_images(images, parameters.n_pixels)
+    check_images(images, parameters.n_pixels, parameters.dtype)
     if len(images) < parameters.n_components:
         reject("images", f"at least {parameters.n_components} images", str(len(images)), "Use fewer components.")
     n_columns = 2 * parameters.n_irreps

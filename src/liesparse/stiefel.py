@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from liesparse._checks import orthonormality_error as orthonormality_error
+
 Metric = Literal["canonical", "euclidean"]
 METRICS: tuple[Metric, ...] = ("canonical", "euclidean")
 Matrix = Float[Tensor, "row column"]
@@ -41,12 +43,6 @@ def orthonormalize(matrix: Matrix) -> Matrix:
     """Return the Q of the QR decomposition with a positive diagonal of R."""
     q, r = torch.linalg.qr(matrix)
     return q * torch.where(r.diagonal() < 0, -1.0, 1.0).to(matrix)
-
-
-def orthonormality_error(point: Matrix) -> float:
-    """Return max|WᵀW - 1|."""
-    gram = point.T @ point
-    return float((gram - torch.eye(len(gram)).to(gram)).abs().max())
 
 
 def tangent(point: Matrix, gradient: Matrix, metric: Metric = "canonical") -> Matrix:

@@ -1,4 +1,4 @@
-"""The torus: R(s) as a function on planes, its trigonometric features, and circular statistics.
+"""The torus: R(s) as a function on planes, and its trigonometric features.
 
 A plane l carries two coordinates (x, y). Reading them as the complex number x + iy, R(s)
 multiplies it by exp(i ω_l·s); the hot loops use that view, the formulas here spell it out.
@@ -75,10 +75,5 @@ def grid_points(n_grid: int, torus_dim: int, *, dtype: torch.dtype = torch.float
 
 
 def wrap(angles: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """Bring angles into [-π, π)."""
+    """Bring angles into [-π, π]."""
     return torch.remainder(angles + math.pi, 2 * math.pi) - math.pi
-
-
-def circular_correlation(a: Float[Tensor, " sample"], b: Float[Tensor, " sample"]) -> Float[Tensor, ""]:
-    """Return |E[exp(i(a - b))]|: 1 if two angles agree up to a constant offset, near 0 if unrelated."""
-    return torch.polar(torch.ones_like(a), a - b).mean().abs()

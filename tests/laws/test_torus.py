@@ -97,12 +97,5 @@ def test_wrap_changes_nothing_but_full_turns(seed):
     angles = 20 * random(seed, 50)
     wrapped = torus.wrap(angles)
     assert (wrapped >= -math.pi).all()
-    assert (wrapped < math.pi).all()
+    assert (wrapped <= math.pi).all()  # π itself only by rounding
     assert_close(torus.features(wrapped), torus.features(angles), atol=1e-12, rtol=0)
-
-
-def test_circular_correlation_tells_related_from_unrelated():
-    a = 10 * random(0, 2000)
-    b = 10 * random(1, 2000)
-    assert_close(torus.circular_correlation(a, a + 1.3), torch.tensor(1.0, dtype=torch.float64))
-    assert float(torus.circular_correlation(a, b)) < 0.1

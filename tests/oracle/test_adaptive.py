@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from liesparse import torus
 from liesparse.data import embedded_digits, translations
 from liesparse.inference import infer_codes
 from liesparse.lattice import half_lattice
@@ -87,16 +88,35 @@ def test_rows_do_not_influence_each_other(families):
 
 
 def test_three_dimensions_never_build_a_fine_cube(monkeypatch):
-    frequencies = half_lattice(3, 40)
-    engine = AdaptiveEngine(frequencies)
     seen = []
     whole = AdaptiveEngine._make_grid
     monkeypatch.setattr(AdaptiveEngine, "_make_grid", lambda self, n: seen.append(n) or whole(self, n))
+    engine = AdaptiveEngine(half_lattice(3, 40))
     rng = torch.Generator().manual_seed(0)
     for scale in (0.0, 0.1, 1.0, 10.0):
         engine.moments(scale * torch.randn(3, 40, 2, generator=rng))
-    assert engine.n_grid < 20
-    assert all(n == engine.n_grid for n in seen)
+    assert seen  # the flat posterior is summed on the coarse cube
+    assert max(seen) < 20
+
+
+def test_a_bright_still_plane_does_not_hide_the_curvature():
+    """ω = 0 may hold most of Σ|η| and has no curvature at all."""
+    frequencies = half_lattice(2, 20, include_zero=True)
+    natural = 20 * torch.randn(6, 20, 2, generator=torch.Generator().manual_seed(5), dtype=F64)
+    natural[:, 0, 0] = 5000
+    truth = GridEngine(frequencies, 400, dtype=F64).moments(natural)
+    for dtype in (F64, torch.float32):
+        found = AdaptiveEngine(frequencies, dtype=dtype).moments(natural.to(dtype))
+        assert_close(found.rotation.double(), truth.rotation, atol=2e-3, rtol=0)
+
+
+def test_densities_and_draws_agree_with_the_moments(families):
+    frequencies, naturals = families
+    engine = AdaptiveEngine(frequencies, dtype=F64)
+    natural = naturals["known"][:5]
+    points = torus.features(torus.phases(frequencies, engine.points))
+    from_density = torch.einsum("bp,plk->blk", engine.probabilities(natural), points)
+    assert_close(from_density, engine.moments(natural).rotation, atol=1e-2, rtol=0)
 
 
 def test_codes_agree_with_a_fine_grid():

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from liesparse import torus
+from liesparse import inference, torus
 from liesparse.inference import (
     CODE_UPDATES,
     GRADIENTS,
@@ -154,6 +154,29 @@ def test_modes_are_the_highest_peaks():
     assert float(modes[0]) == 0
     assert_close(modes[1:].sort().values, torch.tensor([2.094, 4.189], dtype=F64), atol=0.08, rtol=0)
     assert engine.mode(natural).equal(modes[None, :1])
+
+
+def test_the_higher_of_two_peaks_wins_even_if_the_grid_prefers_the_lower(make_model, monkeypatch):
+    """Two narrow peaks: the lower one on a grid point, the higher one between two."""
+    model = make_model(0, torus_dim=1, n_irreps=6)
+    engine = GridEngine(model.frequencies, 14, dtype=F64)
+    lower, higher = engine.points[3, 0], engine.points[10, 0] + 0.5 * 2 * math.pi / 14
+    omega = model.frequencies.double()[:, 0]
+    natural = torus.features(omega * lower) + 1.02 * torus.features(omega * higher)
+    monkeypatch.setattr(inference, "pose_natural", lambda *_: 30 * natural[None])
+    images, codes = torch.ones(1, 14, dtype=F64), torch.ones(1, 3, dtype=F64)
+    grid_point = map_poses(model, images, codes, engine, refine=False)
+    assert_close(grid_point[0, 0], torus.wrap(lower), atol=1e-9, rtol=0)
+    assert_close(map_poses(model, images, codes, engine)[0, 0], torus.wrap(higher), atol=0.05, rtol=0)
+
+
+def test_overshooting_steps_are_damped():
+    """cos(s) from far away: a full Newton step overshoots, shorter ones arrive."""
+    natural = torch.tensor([[[50.0, 0.0], [0.0, 0.0], [9.0, 0.0]]], dtype=F64)
+    start = torch.tensor([[1.62]], dtype=F64)
+    arrived = refine_poses(natural, half_lattice(1, 3), start, n_steps=30)
+    slope = -(50 * arrived.sin() + 27 * (3 * arrived).sin())
+    assert abs(float(slope)) < 1e-6
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, F64])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from liesparse import stiefel
+from liesparse import learning, stiefel
 from liesparse.inference import GRADIENTS, expect_pose
 from liesparse.learning import (
     Settings,
@@ -127,14 +127,14 @@ def test_the_difficult_term_is_normal_to_the_manifold(make_model, draw, metric):
 
 
 @pytest.mark.parametrize("gradient", GRADIENTS)
-def test_one_update_is_the_papers_lines_12_to_15(make_model, draw, gradient):
+def test_one_update_is_the_papers(make_model, draw, gradient):
     model = make_model(6)
     images, codes, _ = draw(model)
     engine = GridEngine(model.frequencies, 20, dtype=F64)
     settings = Settings(dictionary_rate=0.02, group_rate=0.1, gradient=gradient)
     expectation = expect_pose(model, images, codes, engine)
     adam = stiefel.AdamState.zero(model.group_basis)
-    found, state = update(model, adam, images, codes, expectation, settings, decay=0.5)
+    found, state = update(model, adam, images, codes, expectation, settings, rate_factor=0.5)
     raw = model.dictionary + 0.01 * dictionary_gradient(model, codes, expectation, gradient)
     assert_close(found.dictionary, raw / raw.norm(dim=0))
     downhill = -group_basis_gradient(model, images, codes, expectation, gradient)
@@ -175,6 +175,60 @@ def test_learning_is_repeatable_and_leaves_its_arguments_alone(make_model, draw)
     assert [p.step for p in seen[:6]] == [1, 2, 3, 4, 5, 6]
     assert [p.end_of_epoch for p in seen[:6]] == [False, False, True] * 2
     assert stiefel.orthonormality_error(runs[0].group_basis) < 1e-10
+
+
+class Recorder:
+    """Stands in for one function of learning.py and keeps what it was called with."""
+
+    def __init__(self, monkeypatch, name):
+        self.calls, self.original = [], getattr(learning, name)
+        monkeypatch.setattr(learning, name, self)
+
+    def __call__(self, *args, **kwargs):
+        self.calls.append((args, kwargs))
+        return self.original(*args, **kwargs)
+
+
+@pytest.mark.parametrize("posterior", ["grid", "adaptive"])
+def test_learning_passes_every_setting_on(make_model, draw, monkeypatch, posterior):
+    model = make_model(9, sparsity=0.05, noise_std=0.2)
+    images, _, _ = draw(model, batch=20)
+    engines, inferences, updates = (Recorder(monkeypatch, name) for name in ("make_engine", "infer_codes", "update"))
+    settings = Settings(
+        n_epochs=2,
+        batch_size=10,
+        posterior=posterior,
+        n_grid=9,
+        n_code_steps=3,
+        code_start=0.2,
+        code_update="proximal",
+        gradient="exact",
+        schedule="cosine",
+        single_shape_epochs=1,
+    )
+    learn(model, images, settings, generator=torch.Generator().manual_seed(1))
+    assert engines.calls[0][0][0] == posterior
+    assert engines.calls[0][0][2] == 9
+    expected = {"n_code_steps": 3, "start": 0.2, "update": "proximal", "gradient": "exact"}
+    assert all(call[1] == expected for call in inferences.calls)
+    decays = [call[0][6] for call in updates.calls]
+    assert decays == sorted(decays, reverse=True)
+    assert decays[0] == 1
+    assert decays[-1] < 0.2
+    active = [int((call[0][3] > 0).sum(dim=1).max()) for call in updates.calls]
+    assert active[:2] == [1, 1]
+    assert max(active[2:]) > 1
+    first, second = (torch.cat([call[0][2] for call in updates.calls[part]]) for part in (slice(0, 2), slice(2, 4)))
+    assert not first.equal(images)  # shuffled,
+    assert not first.equal(second)  # anew in each epoch,
+    assert first.sort(dim=0).values.equal(images.sort(dim=0).values)  # and complete
+
+
+def test_learning_keeps_no_graph(make_model, draw):
+    model = make_model(10)
+    images, _, _ = draw(model, batch=10)
+    learned = learn(model, images.requires_grad_(), Settings(n_epochs=1, n_grid=8), generator=torch.Generator())
+    assert not learned.group_basis.requires_grad
 
 
 def test_helpers():

@@ -3,16 +3,25 @@
 from dataclasses import replace
 
 import jaxtyping
+import numpy as np
 import pytest
 import torch
 
 from liesparse import stiefel
 from liesparse.baselines import SparseCodingSettings, infer_sparse_codes
-from liesparse.inference import infer_codes
+from liesparse.inference import infer_codes, map_poses
 from liesparse.lattice import half_lattice
 from liesparse.learning import Settings, learn
-from liesparse.model import Parameters, conjugate_prior, log_prior_poses, uniform_prior
-from liesparse.posterior import GridEngine
+from liesparse.metrics import evaluate
+from liesparse.model import (
+    Parameters,
+    apply_transform,
+    conjugate_prior,
+    log_prior_poses,
+    reconstruct,
+    uniform_prior,
+)
+from liesparse.posterior import GridEngine, log_likelihood
 from liesparse.starts import random_start, start_from_data
 
 
@@ -79,6 +88,9 @@ PARAMETERS = [
     ),
     (lambda m: {"group_basis": m.group_basis[:, :-2]}, r"group_basis: expected shape .*, got \(14, 8\)"),
     (lambda m: {"pose_prior": m.pose_prior[1:]}, r"pose_prior: expected shape \(n_irreps = 5, 2\), got \(4, 2\)"),
+    (lambda m: {"dictionary": m.dictionary[:, :0]}, r"dictionary: expected shape .*, got \(14, 0\)"),
+    (lambda m: {"dictionary": m.dictionary.numpy()}, "dictionary: expected a floating point matrix, got a ndarray"),
+    (lambda m: {"pose_prior": m.pose_prior.float()}, "pose_prior: expected torch.float64, as group_basis has"),
     (lambda m: {"group_basis": m.group_basis[1:]}, "n_pixels: expected an even number of pixels, got 13. Pad or crop"),
     (
         lambda m: {"group_basis": m.group_basis[:8]},
@@ -100,15 +112,17 @@ def test_values_of_parameters(model):
         replace(model, group_basis=1.1 * model.group_basis).validate()
     with pytest.raises(ValueError, match="dictionary: expected finite numbers, got 42 NaN or infinite entries"):
         replace(model, dictionary=model.dictionary * NAN).validate()
+    with pytest.raises(ValueError, match="dictionary columns: expected rows of L2 norm 1"):
+        replace(model, dictionary=9 * model.dictionary).validate()
 
 
 IMAGES = [
     (
         lambda x: x[:, 1:],
-        r"images: expected a floating point tensor of shape \(batch, n_pixels = 14\), got .* \(3, 13\)",
+        r"images: expected a .* tensor of shape \(batch, n_pixels = 14\), got .* \(3, 13\)",
     ),
-    (lambda x: x[0], "images: expected a floating point tensor of shape"),
-    (lambda x: x.long(), "images: .* Convert it with .float"),
+    (lambda x: x[0], "images: expected a .* tensor of shape"),
+    (lambda x: x.long(), "images: .* Convert it with"),
     (lambda x: x.numpy(), "images: .* Convert it with torch.as_tensor"),
     (lambda x: x * NAN, "images: expected finite numbers, got 42 NaN or infinite entries"),
     (lambda x: x[:0], "images: expected at least one image, got none"),
@@ -127,6 +141,53 @@ def test_images(model, images, spoil, message):
         start_from_data(model, spoil(images), generator=rng)
     with pytest.raises(ValueError, match=message):
         infer_sparse_codes(model.dictionary, spoil(images), noise_std=0.1, sparsity=1.0)
+
+
+def test_images_of_another_type(model, images):
+    single = images.float()
+    message = r"images: expected a torch.float64 tensor .* got a torch.float32 .* Convert it with .to\(torch.float64\)"
+    codes, poses = torch.ones(3, 3, dtype=torch.float64), torch.zeros(3, 2, dtype=torch.float64)
+    for call in (
+        lambda: infer_codes(model, single, engine_of(model)),
+        lambda: learn(model, single, Settings(n_epochs=1), generator=torch.Generator()),
+        lambda: start_from_data(model, single, generator=torch.Generator()),
+        lambda: map_poses(model, single, codes, engine_of(model)),
+        lambda: log_likelihood(model, single, codes, engine_of(model)),
+        lambda: evaluate(model, single, engine_of(model)),
+        lambda: apply_transform(model, single, poses),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
+def test_codes_and_poses_that_do_not_fit(model, images):
+    codes, poses = torch.ones(3, 3, dtype=torch.float64), torch.zeros(3, 2, dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"codes: expected .* n_components = 3"):
+        reconstruct(model, codes[:, 1:], poses)
+    with pytest.raises(ValueError, match=r"poses: expected .* \(batch = 3, torus_dim = 2\)"):
+        reconstruct(model, codes, poses[1:])
+    with pytest.raises(ValueError, match=r"poses: .* Convert it with torch.as_tensor"):
+        apply_transform(model, images, [[0.0, 0.0]])
+    with pytest.raises(ValueError, match="start: expected codes >= 0, got a minimum of -1"):
+        infer_codes(model, images, engine_of(model), start=-codes)
+    with pytest.raises(ValueError, match="start: expected finite numbers"):
+        infer_codes(model, images, engine_of(model), start=codes * NAN)
+    with pytest.raises(ValueError, match="images: expected finite numbers"):
+        map_poses(model, images * NAN, codes, engine_of(model))
+
+
+def test_engine_of_another_model(model, images):
+    other = GridEngine(half_lattice(2, 4), 8, dtype=torch.float64)
+    single = GridEngine(model.frequencies, 8)
+    with pytest.raises(ValueError, match="engine: expected the model's own frequencies"):
+        infer_codes(model, images, other)
+    with pytest.raises(ValueError, match=r"engine: expected dtype .*float64, as the model has, got .*float32"):
+        infer_codes(model, images, single)
+
+
+def test_rates_that_destroy_the_model(model, images):
+    with pytest.raises(ValueError, match="group_basis: expected"):
+        learn(model, images, Settings(n_epochs=1, group_rate=1e300, n_grid=8), generator=torch.Generator())
 
 
 def test_learning_wants_unit_norm(model, images):
@@ -173,6 +234,11 @@ def test_engine():
         GridEngine(half_lattice(2, 3), 0)
     with pytest.raises(ValueError, match="frequencies: expected integers"):
         GridEngine(torch.rand(3, 2), 8)
+
+
+def test_numpy_numbers_are_numbers():
+    settings = Settings(n_epochs=np.int64(3), group_rate=np.float32(0.5))
+    assert settings.n_epochs == 3
 
 
 def test_valid_values_pass():

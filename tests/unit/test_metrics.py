@@ -16,7 +16,7 @@ def test_snr_is_linear_and_per_image():
     assert snr(images, rough).tolist() == [25.0, 4.0]
 
 
-def test_shrinkage_alone_caps_the_snr_at_a_hundred():
+def test_a_reconstruction_short_by_a_tenth_has_snr_a_hundred():
     image = torch.tensor([[0.6, 0.8]])
     assert float(snr(image, 0.9 * image)) == pytest.approx(100, rel=1e-5)
 

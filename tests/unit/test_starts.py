@@ -1,11 +1,15 @@
 """Where learning starts."""
 
+import pytest
 import torch
 from torch.testing import assert_close
 
 from liesparse import stiefel
-from liesparse.data import translations
-from liesparse.starts import random_start, start_from_data
+from liesparse.data import embedded_digits, translations
+from liesparse.inference import infer_codes, map_poses
+from liesparse.model import apply_transform
+from liesparse.posterior import AdaptiveEngine
+from liesparse.starts import known_translation, random_start, start_from_data
 
 
 def test_random_start_is_seeded_and_fits_the_paper():
@@ -13,7 +17,7 @@ def test_random_start_is_seeded_and_fits_the_paper():
     assert first.group_basis.equal(again.group_basis)
     assert first.dictionary.equal(again.dictionary)
     assert (first.n_pixels, first.n_components, first.n_irreps, first.torus_dim) == (784, 10, 128, 2)
-    assert first.noise_std**2 == 0.1**2
+    assert first.noise_std**2 == pytest.approx(0.01)
     assert first.sparsity == 10
     assert not first.pose_prior.any()
     assert stiefel.orthonormality_error(first.group_basis) < 1e-5
@@ -32,3 +36,27 @@ def test_start_from_data_holds_the_energy_and_takes_images():
     assert random_inside < 0.5
     likeness = images @ start.dictionary
     assert_close(likeness.amax(dim=0), torch.ones(10))
+
+
+def test_known_translation_shifts_right_and_down_by_whole_turns():
+    model = known_translation(embedded_digits().double()).validate()
+    image = model.dictionary.T[:1]
+    for shift in ((3, 0), (0, -5), (2, 9)):
+        pose = 2 * torch.pi * torch.tensor([shift], dtype=torch.float64) / 28
+        inside = apply_transform(model, image, torch.zeros_like(pose)).view(28, 28)
+        moved = apply_transform(model, image, pose).view(28, 28)
+        assert_close(moved, inside.roll((shift[1], shift[0]), (0, 1)), atol=1e-3, rtol=0)
+
+
+def test_known_translation_finds_the_true_shifts():
+    model = known_translation(embedded_digits())
+    data = translations(40, wrap=True, generator=torch.Generator().manual_seed(0))
+    engine = AdaptiveEngine(model.frequencies)
+    codes = infer_codes(model, data.images, engine)
+    assert codes.argmax(dim=1).equal(data.labels)
+    assert_close(map_poses(model, data.images, codes, engine) * 28 / (2 * torch.pi), data.factors, atol=0.1, rtol=0)
+
+
+def test_known_translation_wants_frequencies_below_nyquist():
+    with pytest.raises(ValueError, match="n_irreps: expected frequencies below 4"):
+        known_translation(torch.ones(2, 8, 8), n_irreps=32)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from liesparse import torus
 from liesparse._checks import check_count, check_frequencies, reject
+from liesparse.model import Parameters
 
 
 class Moments(NamedTuple):
@@ -35,6 +36,15 @@ class Engine(ABC):
         self.frequencies = check_frequencies(frequencies)
         self.n_grid = check_count("n_grid", n_grid, 2)
         self.dtype = dtype
+
+    def check_fits(self, parameters: Parameters) -> None:
+        """Reject a model with other frequencies or another floating point type."""
+        if not self.frequencies.equal(parameters.frequencies):
+            reject("engine", "the model's own frequencies", "other ones", "Make it from parameters.frequencies.")
+        if self.dtype != parameters.dtype:
+            reject(
+                "engine", f"dtype {parameters.dtype}, as the model has", str(self.dtype), "Pass dtype to the engine."
+            )
 
     @property
     def torus_dim(self) -> int:

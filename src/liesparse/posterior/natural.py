@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from liesparse._checks import check_images
 from liesparse.model import Parameters, compose
 from liesparse.posterior.base import Engine
 
@@ -43,6 +44,8 @@ def log_likelihood(
     engine: Engine,
 ) -> Float[Tensor, " batch"]:
     """Return ln P(I | α) with the pose integrated out [Chau20, app. B, last line]."""
+    engine.check_fits(parameters)
+    check_images(images, parameters.n_pixels, parameters.dtype)
     shape_planes = parameters.to_planes(compose(parameters, codes))
     natural = pose_natural(parameters, images, codes)
     variance = parameters.noise_std**2
