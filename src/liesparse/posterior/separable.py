@@ -48,11 +48,15 @@ class FrequencyBox:
 
     def fold(self, natural: Float[Tensor, "batch cell 2"]) -> Float[Tensor, "batch folded 2"]:
         """Add the layers: equal frequencies share one coefficient."""
-        return natural if self.n_layers == 1 else natural.unflatten(1, (self.n_layers, -1)).sum(dim=1)
+        layers = natural.split(self.n_cells, dim=1)
+        total = layers[0]
+        for layer in layers[1:]:  # several times faster than a sum over a short axis
+            total = total + layer
+        return total
 
     def unfold(self, rotation: Float[Tensor, "batch folded 2"]) -> Float[Tensor, "batch cell 2"]:
         """Give every layer the same moments."""
-        return rotation if self.n_layers == 1 else rotation.repeat(1, self.n_layers, 1)
+        return rotation if self.n_layers == 1 else torch.cat([rotation] * self.n_layers, dim=1)
 
     def squares(self) -> Float[Tensor, "folded torus"]:
         """Return ω_j² of every cell for each axis j."""
