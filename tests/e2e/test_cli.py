@@ -82,6 +82,23 @@ def test_demo_says_when_it_cannot_write(tmp_path):
     assert "Traceback" not in done.stderr
 
 
+def test_demo_tells_its_result_when_the_disk_is_full(tmp_path):
+    """A limit on file size stands in for a full disk: the first large write fails."""
+    command = " ".join([*COMMAND, "demo", "--out", str(tmp_path / "runs"), "--epochs", "1", "--images", "1000"])
+    done = subprocess.run(
+        ["bash", "-c", f"trap '' XFSZ; ulimit -f 64; {command}"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "Lie Group Sparse Coding" in done.stdout
+    assert "File too large" in done.stdout
+    assert "Traceback" not in done.stderr
+    assert os.listdir(tmp_path / "runs") == []
+
+
 def test_interrupted_demo_keeps_the_model_so_far(tmp_path):
     out = tmp_path / "runs"
     arguments = [*COMMAND, "demo", "--out", str(out), "--epochs", "1000", "--images", "1000"]

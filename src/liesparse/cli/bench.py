@@ -19,7 +19,7 @@ def bench(
     from liesparse.figures import growth_figure, to_png
     from liesparse.reproduce.bench import run_bench
 
-    console = Console()
+    console = Console(soft_wrap=True)
     with console.status("measuring") as status:
         result = run_bench(report=lambda what: status.update(f"measuring {what}"))
     _print(console, result)

@@ -25,7 +25,7 @@ def demo(
     from liesparse.figures import to_png
     from liesparse.reproduce.demo import DemoSettings
 
-    console = Console()
+    console = Console(soft_wrap=True)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -43,10 +43,16 @@ def demo(
         save_model(out / "model.safetensors", watcher.last.parameters, {"interrupted_at_step": watcher.last.step})
         console.print(f"Stopped at step {watcher.last.step}; the model so far is in {out / 'model.safetensors'}.")
         raise typer.Exit(130) from None
-    save_model(out / "model.safetensors", result.parameters, result.metrics)
-    write_json(out / "metrics.json", result.metrics)
-    write_atomically(out / "demo.png", to_png(result.figure))
-    _print_result(console, result, out)
+    try:
+        save_model(out / "model.safetensors", result.parameters, result.metrics)
+        write_json(out / "metrics.json", result.metrics)
+        write_atomically(out / "demo.png", to_png(result.figure))
+    except OSError as error:
+        _print_result(console, result)
+        console.print(f"Cannot write to {out}: {error.strerror}. Free some space, or pass another --out.", style="red")
+        raise typer.Exit(1) from None
+    _print_result(console, result)
+    console.print(f"Look at {out / 'demo.png'}; the model and metrics.json are beside it.")
 
 
 class _Watcher:
@@ -86,7 +92,7 @@ def _run(settings: DemoSettings, watcher: _Watcher) -> DemoResult:
     return run_demo(settings, report=watcher)
 
 
-def _print_result(console: Console, result: DemoResult, out: Path) -> None:
+def _print_result(console: Console, result: DemoResult) -> None:
     metrics = result.metrics
     table = Table(title=f"Held-out reconstruction of {metrics['n_test_images']:,} images")
     for column in ("", "SNR", "active codes"):
@@ -94,6 +100,4 @@ def _print_result(console: Console, result: DemoResult, out: Path) -> None:
     for name, key in (("Lie Group Sparse Coding", "lsc"), ("plain sparse coding", "sparse_coding")):
         table.add_row(name, f"{metrics[f'{key}_snr']:.1f}", f"{metrics[f'{key}_active_codes']:.1f}")
     console.print(table)
-    console.print(
-        f"Took {metrics['total_seconds']:.0f} s. Look at {out / 'demo.png'}; the model and metrics.json are beside it."
-    )
+    console.print(f"Took {metrics['total_seconds']:.0f} s.")
