@@ -63,7 +63,8 @@ def load_model(path: str | Path) -> tuple[Parameters, dict[str, Any]]:
     try:
         with safetensors.safe_open(str(path), framework="pt") as file:
             header = json.loads((file.metadata() or {}).get(FORMAT, "null"))
-            tensors = {name: file.get_tensor(name) for name in _TENSORS if name in file.keys()}  # noqa: SIM118
+            present = set(file.keys())
+            tensors = {name: file.get_tensor(name) for name in _TENSORS if name in present}
     except FileNotFoundError:
         reject("path", "an existing model file", str(path), fix)
     except (safetensors.SafetensorError, json.JSONDecodeError, OSError) as error:
