@@ -116,12 +116,29 @@ def infer_codes(
     check_count("n_code_steps", n_code_steps)
     check_choice("update", update, CODE_UPDATES)
     check_choice("gradient", gradient, GRADIENTS)
+    codes = _start_codes(parameters, images, start)
     variance = parameters.noise_std**2
+    image_planes, dictionary_planes = parameters.to_planes(images), parameters.to_planes(parameters.dictionary.T)
+    step = code_step_size(dictionary_planes.flatten(1), parameters.noise_std)
+    if engine.kernel is not None:
+        found = engine.kernel.ascend(
+            codes,
+            image_planes,
+            dictionary_planes,
+            parameters.pose_prior,
+            n_steps=n_code_steps,
+            step=step,
+            sparsity=parameters.sparsity,
+            variance=variance,
+            exact=gradient == "exact",
+            subgradient=update == "subgradient",
+        )
+        if found is not None:
+            return found
     # Conjugate planes ū, v̄ throughout: then η̂ = η + ūv/σ² and R̄ᵀv - u need no conjugation in the loop.
     mirror = torch.tensor([1.0, -1.0]).to(images)
-    dictionary_planes = (engine.arrange(parameters.to_planes(parameters.dictionary.T)) * mirror).flatten(1)  # Ā
-    step = code_step_size(dictionary_planes, parameters.noise_std)
-    planes = engine.arrange(parameters.to_planes(images))
+    dictionary_planes = (engine.arrange(dictionary_planes) * mirror).flatten(1)  # Ā
+    planes = engine.arrange(image_planes)
     evidence, mirrored = torus.as_complex(planes / variance), torus.as_complex(planes * mirror)
     prior = torus.as_complex(engine.arrange(parameters.pose_prior))
     informed = bool(parameters.pose_prior.any())
@@ -140,8 +157,8 @@ def infer_codes(
         return (codes + uphill - step * parameters.sparsity * shrink).clamp_(min=0)
 
     with torch.inference_mode():  # a tenth faster; the clone is an ordinary tensor again
-        codes = fista(advance, _start_codes(parameters, images, start), n_code_steps)
-    return codes.clone()
+        found = fista(advance, codes, n_code_steps)
+    return found.clone()
 
 
 def fista(advance: Callable[[Tensor], Tensor], start: Tensor, n_steps: int) -> Tensor:

@@ -20,7 +20,7 @@ from torch import Tensor
 from liesparse import torus
 from liesparse._checks import check_frequencies
 from liesparse.posterior.base import Engine, Moments
-from liesparse.posterior.native import make_native
+from liesparse.posterior.native import Refinement, make_kernel
 from liesparse.posterior.separable import (
     NEGLIGIBLE,
     FrequencyBox,
@@ -29,7 +29,7 @@ from liesparse.posterior.separable import (
     normalize_,
 )
 
-OVERSAMPLING = 1.6  # coarse points per axis over the 2·max|ω| + 1 that determine the polynomial
+OVERSAMPLING = 1.55  # coarse points per axis over the 2·max|ω| + 1 that determine the polynomial
 REFINEMENTS = (1, 1.2, 1.5, 1.8, 2.2, 2.6, 3.2, 3.8, 4.5, 5.4, 6.5, 8, 10, 12, 16, 20, 26, 34, 44, 58, 76, 100)
 DENSITY_REFINEMENT = 4  # points per coarse cell of the grid for densities and modes
 BROAD = 4  # up to this level no window is tried
@@ -85,14 +85,8 @@ class AdaptiveEngine(Engine):
         apart = torch.minimum(apart, self._n_coarse - apart)
         reach = (N_WINDOW / 2 / self._levels).floor()[:, None, None]  # whole cells from the centre to the edge
         self._inside = torch.where(apart <= reach, -torch.inf, 0.0).flatten(0, 1).to(dtype)  # (level · node, node)
-        self._native = make_native(
-            self._box,
-            self._n_coarse,
-            dtype,
-            least_points=LEAST_POINTS * self._nyquist,
-            points_per_width=POINTS_PER_WIDTH,
-            tail=TAIL,
-        )
+        refinement = Refinement(LEAST_POINTS * self._nyquist, POINTS_PER_WIDTH, TAIL)
+        self.kernel = make_kernel(frequencies, self._n_coarse, dtype, refinement)
         self._grid = cache(self._make_grid)
         self._cell = cache(self._make_cell)
 
@@ -111,9 +105,6 @@ class AdaptiveEngine(Engine):
     def arranged_moments(self, natural: Float[Tensor, "batch cell 2"]) -> Moments:
         """Return ln Z(η) and R̄ [Chau20, app. B and C]."""
         folded = self._box.fold(natural)
-        found = self._native(folded) if self._native is not None else None
-        if found is not None:
-            return Moments(found.log_partition, self._box.unfold(found.rotation))
         need = self._look(folded)
         highest = int(need.level.max())
         if highest <= BROAD:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -13,13 +12,8 @@ from torch import Tensor
 from liesparse import torus
 from liesparse._checks import check_count, check_frequencies, reject
 from liesparse.model import Parameters
-
-
-class Moments(NamedTuple):
-    """ln Z(η) and R̄ = E[R(s)], the latter as (E[cos ω_l·s], E[sin ω_l·s]) for each plane."""
-
-    log_partition: Float[Tensor, " batch"]
-    rotation: Float[Tensor, "batch irrep 2"]
+from liesparse.posterior.native import Kernel
+from liesparse.posterior.native import Moments as Moments
 
 
 class Engine(ABC):
@@ -36,6 +30,7 @@ class Engine(ABC):
         self.frequencies = check_frequencies(frequencies)
         self.n_grid = check_count("n_grid", n_grid, 2)
         self.dtype = dtype
+        self.kernel: Kernel | None = None  # compiled code that does the same, where there is any
 
     def check_fits(self, parameters: Parameters) -> None:
         """Reject a model with other frequencies or another floating point type."""
@@ -79,12 +74,15 @@ class Engine(ABC):
 
     def moments(self, natural: Float[Tensor, "batch irrep 2"]) -> Moments:
         """Return ln Z(η) and R̄ = E[R(s)] [Chau20, app. B and C]."""
+        found = self.kernel.moments(natural) if self.kernel is not None else None
+        if found is not None:
+            return found
         log_partition, rotation = self.arranged_moments(self.arrange(natural))
         return Moments(log_partition, self.restore(rotation))
 
     def log_partition(self, natural: Float[Tensor, "batch irrep 2"]) -> Float[Tensor, " batch"]:
         """Return ln Z(η) = ln ∫ exp(η·T(s)) ds over [0, 2π)ⁿ [Chau20, app. B]."""
-        return self.arranged_moments(self.arrange(natural)).log_partition
+        return self.moments(natural).log_partition
 
     def probabilities(self, natural: Float[Tensor, "batch irrep 2"]) -> Float[Tensor, "batch point"]:
         """Return the probability of each grid cell under P(s | I, α) [Chau20, app. B]."""

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from liesparse import torus
 from liesparse.posterior.base import Engine, Moments
+from liesparse.posterior.native import make_kernel
 from liesparse.posterior.separable import FrequencyBox, SeparableSum, normalize_
 
 
@@ -20,6 +21,7 @@ class GridEngine(Engine):
         super().__init__(frequencies, n_grid, dtype=dtype)
         self._box = FrequencyBox(frequencies)
         self._sum = SeparableSum(self._box, torus.grid_axis(n_grid), dtype=dtype)
+        self.kernel = make_kernel(frequencies, n_grid, dtype)
 
     def arrange(self, planes: Float[Tensor, "*batch irrep 2"]) -> Float[Tensor, "*batch cell 2"]:
         """Put each plane into its cell of the box; cells without a frequency stay zero."""

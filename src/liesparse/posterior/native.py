@@ -1,8 +1,8 @@
-"""Builds and calls ``moments.c``, the adaptive engine on the 2-torus as compiled code.
+"""Builds and calls ``codes.c`` and what it includes: the pose integrated out on the 2-torus, as compiled code.
 
-In torch the engine spends most of its time between small operations; one compiled pass for each
-posterior is about three times faster. It needs a C compiler once; without one, or with LIESPARSE_NATIVE=0
-in the environment, torch does the work.
+In torch the loop over the codes spends most of its time between small operations, and cannot use the
+symmetries of sine and cosine; one compiled pass for each image is several times faster. It needs a C
+compiler once; without one, or with LIESPARSE_NATIVE=0 in the environment, torch does the work.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import logging
+import math
 import os
 import platform
 import shutil
@@ -18,16 +19,16 @@ import tempfile
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from liesparse import torus
-from liesparse.posterior.base import Moments
-from liesparse.posterior.separable import FrequencyBox
 
-LANE = 16  # floats per vector, as in moments.c
+SOURCES = ("grid.c", "adaptive.c", "codes.c")
+LANE = 16  # floats per vector, as in grid.c
 LEVELS = (40, 48, 56, 64, 72, 80, 96, 112, 128, 144, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 1024)
 # No -ffast-math: linking with it would flush denormals in the whole process.
 FLAGS = (
@@ -35,86 +36,179 @@ FLAGS = (
     *("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math", "-ffp-contract=fast"),
 )
 _FloatPointer = ctypes.POINTER(ctypes.c_float)
+_IntPointer = ctypes.POINTER(ctypes.c_int)
 _log = logging.getLogger(__name__)
 
 
+class _Level(ctypes.Structure):
+    """The struct of the same name in grid.c."""
+
+    _fields_ = (("n", ctypes.c_int), *((name, _FloatPointer) for name in ("first", "columns", "rows", "keep")))
+
+
 class _Plan(ctypes.Structure):
-    """The struct of the same name in moments.c."""
+    """The struct of the same name in grid.c."""
 
     _fields_ = (
-        *(
-            (name, ctypes.c_int)
-            for name in ("n_first", "n_last", "lowest_first", "lowest_last", "has_zero", "n_levels")
-        ),
-        ("n_points", ctypes.POINTER(ctypes.c_int)),
-        *((name, ctypes.POINTER(_FloatPointer)) for name in ("first", "last_columns", "last_rows")),
+        *((name, ctypes.c_int) for name in ("n_irreps", "n_layers", "n_first", "lowest", "n_last", "half", "zero")),
+        ("place", _IntPointer),
+        ("squares", _FloatPointer),
+        ("n_levels", ctypes.c_int),
+        ("levels", ctypes.POINTER(_Level)),
         *((name, ctypes.c_float) for name in ("least_points", "points_per_width", "tail")),
     )
 
 
-class NativeMoments:
-    """ln Z and R̄ on the 2-torus in float32 on the CPU, with the tables they need."""
+class _Task(ctypes.Structure):
+    """The struct of the same name in codes.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_int) for name in ("n_components", "n_steps", "exact", "subgradient")),
+        *((name, ctypes.c_float) for name in ("step", "sparsity", "variance")),
+        *((name, _FloatPointer) for name in ("dictionary", "prior")),
+    )
+
+
+class Moments(NamedTuple):
+    """ln Z(η) and R̄ = E[R(s)], the latter as (E[cos ω_l·s], E[sin ω_l·s]) for each plane."""
+
+    log_partition: Float[Tensor, " batch"]
+    rotation: Float[Tensor, "batch irrep 2"]
+
+
+class Refinement(NamedTuple):
+    """When a posterior needs how fine a grid; see adaptive.py, which says the same in torch."""
+
+    least_points: float
+    points_per_width: float
+    tail: float
+
+
+class Kernel:
+    """ln Z and R̄ on the 2-torus in float32 on the CPU, and the ascent on the codes, with the tables they need.
+
+    ``sizes`` are the points per axis: of one plain grid, or of a coarse grid and its refinements.
+    """
 
     def __init__(
         self,
         library: ctypes.CDLL,
-        box: FrequencyBox,
+        frequencies: Int[Tensor, "irrep 2"],
         sizes: list[int],
-        least_points: float,
-        points_per_width: float,
-        tail: float,
+        refinement: Refinement = Refinement(0, 0, 0),  # noqa: B008
     ) -> None:
         self._library = library
-        has_zero = all(int(entries[0]) <= 0 <= int(entries[-1]) for entries in box.ranges)
-        tables = [_tables(box, n) for n in sizes]
-        self._kept = [table for level in tables for table in level]  # the plan only points at them
-        pointers = [
-            (_FloatPointer * len(sizes))(*(ctypes.cast(table.data_ptr(), _FloatPointer) for table in column))
-            for column in zip(*tables, strict=True)
-        ]
+        first, last = frequencies.unbind(1)
+        lowest, n_last = int(first.min()), int(last.abs().max()) + 1
+        n_first = int(first.max()) - lowest + 1
+        half = _pad(n_first * n_last + LANE)  # a vector written for the last p may reach behind it
+        cells = (last < 0) * half + (first - lowest) * n_last + last.abs()
+        layers = torch.tril(cells[:, None] == cells, diagonal=-1).sum(dim=1)  # equal ones standing before
+        place = (layers * 4 * half + cells).int()
+        zero = cells[(frequencies == 0).all(dim=1)]
+        squares = torch.zeros(2, 2 * half)
+        squares[:, cells] = frequencies.T.float().square()
+        tables = [_tables(n, lowest + torch.arange(n_first), torch.arange(n_last)) for n in sizes]
+        self._kept = [place, squares, *(table for level in tables for table in level)]  # the plan only points at them
+        levels = (_Level(n, *(_pointer(table) for table in level)) for n, level in zip(sizes, tables, strict=True))
         self._plan = _Plan(
-            *box.sizes,
-            *(int(entries[0]) for entries in box.ranges),
-            int(has_zero),
+            *(len(frequencies), int(layers.max()) + 1, n_first, lowest, n_last, half),
+            int(zero[0]) if len(zero) else -1,
+            ctypes.cast(place.data_ptr(), _IntPointer),
+            _pointer(squares),
             len(sizes),
-            (ctypes.c_int * len(sizes))(*sizes),
-            *pointers,
-            least_points,
-            points_per_width,
-            tail,
+            (_Level * len(sizes))(*levels),
+            *refinement,
         )
 
-    def __call__(self, natural: Float[Tensor, "batch folded 2"]) -> Moments | None:
+    def moments(self, natural: Float[Tensor, "batch irrep 2"]) -> Moments | None:
         """Return the moments, or None if torch must do it: another device, or too sharp for the finest level."""
         if natural.device.type != "cpu" or natural.requires_grad:
             return None
         natural = natural.contiguous()
         rotation, log_partition = torch.empty_like(natural), natural.new_empty(len(natural))
-        addresses = (ctypes.c_void_p(tensor.data_ptr()) for tensor in (natural, rotation, log_partition))
-        first, second, third = addresses
-        threads = torch.get_num_threads()
-        failed = self._library.moments(ctypes.byref(self._plan), first, len(natural), second, third, threads)
+        failed = self._library.moments(
+            ctypes.byref(self._plan),
+            _pointer(natural),
+            len(natural),
+            _pointer(rotation),
+            _pointer(log_partition),
+            torch.get_num_threads(),
+        )
         return None if failed else Moments(log_partition, rotation)
 
+    def ascend(
+        self,
+        codes: Float[Tensor, "batch component"],
+        image_planes: Float[Tensor, "batch irrep 2"],
+        dictionary_planes: Float[Tensor, "component irrep 2"],
+        pose_prior: Float[Tensor, "irrep 2"],
+        *,
+        n_steps: int,
+        step: float,
+        sparsity: float,
+        variance: float,
+        exact: bool,
+        subgradient: bool,
+    ) -> Float[Tensor, "batch component"] | None:
+        """Return the codes after ``n_steps`` of FISTA, or None if torch must do it."""
+        if image_planes.device.type != "cpu":
+            return None
+        codes = codes.clone(memory_format=torch.contiguous_format)
+        images, dictionary, prior = (
+            tensor.detach().contiguous() for tensor in (image_planes, dictionary_planes, pose_prior)
+        )
+        numbers = (dictionary.shape[0], n_steps, int(exact), int(subgradient), step, sparsity, variance)
+        task = _Task(*numbers, _pointer(dictionary), _pointer(prior))
+        failed = self._library.ascend(
+            ctypes.byref(self._plan),
+            ctypes.byref(task),
+            _pointer(images),
+            len(images),
+            _pointer(codes),
+            torch.get_num_threads(),
+        )
+        return None if failed else codes
 
-def _tables(box: FrequencyBox, n_points: int) -> tuple[Tensor, Tensor, Tensor]:
-    axis = torus.grid_axis(n_points)
-    first = torus.features(axis[:, None] * box.ranges[0]).float().contiguous()  # (point, p, cos|sin)
-    last = torus.features(axis[:, None] * box.ranges[1]).float().permute(2, 1, 0)  # (cos|sin, q, point)
-    by_column = torch.nn.functional.pad(last, (0, -n_points % LANE)).contiguous()
-    by_row = torch.nn.functional.pad(last.permute(2, 0, 1), (0, -box.sizes[1] % LANE)).contiguous()
-    return first, by_column, by_row
+
+def _pad(count: int) -> int:
+    return -(-count // LANE) * LANE
 
 
-def make_native(
-    box: FrequencyBox, n_coarse: int, dtype: torch.dtype, *, least_points: float, points_per_width: float, tail: float
-) -> NativeMoments | None:
-    """Return the compiled moments, or None where torch must do the work."""
-    library = load_library() if len(box.sizes) == 2 and dtype == torch.float32 else None
+def _pointer(tensor: Tensor) -> Any:
+    return ctypes.cast(tensor.data_ptr(), _FloatPointer)
+
+
+def _tables(n: int, first: Int[Tensor, " p"], last: Int[Tensor, " q"]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the tables of one level, in the order of the struct Level in grid.c."""
+    spacing = 2 * math.pi / n
+    stretch = spacing * torch.arange(2 * _pad(n) + LANE, dtype=torch.float64)
+    by_point = torus.features(stretch[:n, None] * first)
+    by_column = torus.features(stretch[:, None] * last).permute(2, 1, 0)
+    by_row = torch.nn.functional.pad(by_column[:, :, :n].permute(2, 0, 1), (0, -len(last) % LANE))
+    middle, side = n // 2, _pad(n // 2 + 1)
+    columns = torch.arange(side)
+    keep = torch.cat((columns <= middle, (columns > 0) & (columns < middle)))  # s, then -s without its twins
+    first_table, column_table, row_table, mask = (
+        table.float().contiguous() for table in (by_point, by_column, by_row, keep)
+    )
+    return first_table, column_table, row_table, mask
+
+
+def make_kernel(
+    frequencies: Int[Tensor, "irrep torus"],
+    n_points: int,
+    dtype: torch.dtype,
+    refinement: Refinement | None = None,
+) -> Kernel | None:
+    """Return the compiled code for a grid of ``n_points`` per axis, refined if so told; None where torch must do it."""
+    fits = frequencies.shape[1] == 2 and dtype == torch.float32 and n_points % 2 == 0
+    library = load_library() if fits else None
     if library is None:
         return None
-    sizes = [n_coarse, *(n for n in LEVELS if n > n_coarse)]
-    return NativeMoments(library, box, sizes, least_points, points_per_width, tail)
+    if refinement is None:
+        return Kernel(library, frequencies, [n_points])
+    return Kernel(library, frequencies, [n_points, *(n for n in LEVELS if n > n_points)], refinement)
 
 
 @cache
@@ -123,18 +217,18 @@ def load_library() -> ctypes.CDLL | None:
     if os.environ.get("LIESPARSE_NATIVE") == "0":
         return None
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    source = resources.files(__package__).joinpath("moments.c").read_text()
-    key = hashlib.sha256("\0".join((source, *FLAGS, str(compiler), _processor())).encode()).hexdigest()[:16]
+    sources = {name: resources.files(__package__).joinpath(name).read_text() for name in SOURCES}
+    key = hashlib.sha256("\0".join((*sources.values(), *FLAGS, str(compiler), _processor())).encode()).hexdigest()[:16]
     try:
-        path = _cache_folder() / f"moments-{key}.so"
+        path = _cache_folder() / f"kernel-{key}.so"
         if not path.exists():
             if compiler is None:
-                _log.info("no C compiler found: the adaptive engine runs in torch")
+                _log.info("no C compiler found: everything runs in torch")
                 return None
-            _build(compiler, source, path)
+            _build(compiler, sources, path)
         return ctypes.CDLL(str(path))
     except (OSError, subprocess.SubprocessError) as error:
-        _log.info("the compiled kernel is not available (%s): the adaptive engine runs in torch", error)
+        _log.info("the compiled kernel is not available (%s): everything runs in torch", error)
         return None
 
 
@@ -159,11 +253,12 @@ def _cache_folder() -> Path:
     return Path(tempfile.mkdtemp(prefix="liesparse-"))
 
 
-def _build(compiler: str, source: str, path: Path) -> None:
+def _build(compiler: str, sources: dict[str, str], path: Path) -> None:
     """Compile to a temporary name and rename, so that two processes never see half a library."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        code, library = Path(folder) / "moments.c", Path(folder) / "moments.so"
-        code.write_text(source)
-        command = [compiler, *FLAGS, str(code), "-o", str(library), "-lm"]
+        for name, source in sources.items():
+            (Path(folder) / name).write_text(source)
+        library = Path(folder) / "kernel.so"
+        command = [compiler, *FLAGS, str(Path(folder) / SOURCES[-1]), "-o", str(library), "-lm"]
         subprocess.run(command, check=True, capture_output=True, timeout=120)
         os.replace(library, path)

@@ -1,0 +1,242 @@
+/* As adaptive.py: a coarse grid tells how fine a grid the posterior needs, and which part of it matters. */
+#include "grid.c"
+
+
+/* Fine points of one axis at which the largest value, a parabola through the coarse nodes, exceeds floor.
+ * most has room for a vector before and behind; the nodes are continued there around the circle. */
+static int choose(float *most, int n_coarse, int n_fine, float floor, int *chosen) {
+    float slopes[n_coarse + LANE], bends[n_coarse + LANE], bounds[n_coarse + LANE];
+    most[-1] = most[n_coarse - 1];
+    most[n_coarse] = most[0];
+    most[n_coarse + 1] = most[1];
+    for (int i = 0; i <= n_coarse; i += LANE) { /* node n is node 0 again, seen from the other side */
+        const Vector here = load(most + i), left = load(most + i - 1), right = load(most + i + 1);
+        const Vector slope = 0.5f * (right - left), bend = 0.5f * (right + left) - here;
+        store(slopes + i, slope);
+        store(bends + i, bend);
+        store(bounds + i, here + 0.5f * magnitude(slope) + 0.25f * magnitude(bend));
+    }
+    const float step = (float)n_coarse / n_fine, per_node = (float)n_fine / n_coarse;
+    int count = 0;
+    for (int node = 0; node <= n_coarse; node++) {
+        if (bounds[node] < floor) continue;
+        const int end = node == n_coarse ? n_fine : (int)ceilf((node + 0.5f) * per_node);
+        for (int f = node ? (int)ceilf((node - 0.5f) * per_node) : 0; f < end; f++) {
+            const float t = f * step - node;
+            chosen[count] = f;
+            count += most[node] + t * (slopes[node] + t * bends[node]) > floor;
+        }
+    }
+    return count;
+}
+
+/* Turn sorted points so that an arc across the end becomes one run; returns whether they are one run. */
+static int make_run(int *chosen, int count, int n) {
+    int cut = 0;
+    while (cut + 1 < count && chosen[cut + 1] == chosen[cut] + 1) cut++;
+    if (cut + 1 == count) return 1;
+    if (chosen[0] != 0 || chosen[count - 1] != n - 1) return 0;
+    for (int i = cut + 1; i + 1 < count; i++)
+        if (chosen[i + 1] != chosen[i] + 1) return 0;
+    const int start = chosen[cut + 1];
+    for (int i = 0; i < count; i++) chosen[i] = start + i < n ? start + i : start + i - n;
+    return 1;
+}
+
+/* The largest values of the coarse grid along both axes, back in the order of the points. */
+static void profile(const Level *coarse, const Work *work) {
+    const int side = PAD(n_columns_half(coarse)), width = 2 * side, n = coarse->n;
+    float columns[width];
+    for (int block = 0; block < width; block += LANE) {
+        Vector most = load(work->values + block);
+        for (int i = 1; i < 4 * n_row_orbits(coarse); i++) most = larger(most, load(work->values + i * width + block));
+        store(columns + block, most);
+    }
+    for (int j = 0; j < n; j++) work->column_max[j] = j <= n / 2 ? columns[j] : columns[side + n - j];
+    for (int orbit = 0; orbit < n_row_orbits(coarse); orbit++) {
+        const int at[4] = {orbit, (n - orbit) % n, orbit + n / 2, n / 2 - orbit};
+        for (int member = 0; member < 4; member++) {
+            const float *row = work->values + (4 * orbit + member) * width;
+            Vector most = {0}; /* padding holds zeros too, and the mean of all values is zero */
+            for (int block = 0; block < width; block += LANE) most = larger(most, load(row + block));
+            work->row_max[at[member] % n] = largest(most);
+        }
+    }
+}
+
+/* How fine a grid resolves the posterior (n_levels: none does), and which of its rows and columns matter. */
+static int look(const Plan *plan, const float *natural, float top, Work *work, int *n_rows, int *n_columns) {
+    const Level *coarse = plan->levels;
+    const int half = plan->half;
+    Vector sizes = {0}, firsts = {0}, lasts = {0};
+    for (int i = 0; i < 2 * half; i += LANE) { /* curvature at the peak: its height times the mean square frequency */
+        const Vector length = magnitude(load(natural + i)) + magnitude(load(natural + 2 * half + i));
+        firsts += length * load(plan->squares + i);
+        lasts += length * load(plan->squares + 2 * half + i);
+        sizes += length;
+    }
+    const float per_size = top / (sum(sizes) + 1e-30f), bend1 = per_size * sum(firsts), bend2 = per_size * sum(lasts);
+    const float needed = plan->least_points + plan->points_per_width * sqrtf(bend1 > bend2 ? bend1 : bend2);
+    int level = 0;
+    while (level < plan->n_levels && plan->levels[level].n < needed) level++;
+    if (level == 0 || level == plan->n_levels) return level;
+    profile(coarse, work);
+    /* A mode between coarse nodes stands higher than it seems, by up to a quarter of the drop over one cell. */
+    const float half_square = 0.5f * (TWO_PI / coarse->n) * (TWO_PI / coarse->n);
+    const float drop1 = half_square * bend1, drop2 = half_square * bend2;
+    const int n_fine = plan->levels[level].n;
+    const float row_floor = top - plan->tail - 0.5f * drop1 - 0.4f * drop2;
+    const float column_floor = top - plan->tail - 0.4f * drop1 - 0.5f * drop2;
+    *n_rows = choose(work->row_max, coarse->n, n_fine, row_floor, work->rows);
+    *n_columns = choose(work->column_max, coarse->n, n_fine, column_floor, work->columns);
+    return level;
+}
+
+/* values[i][column] = Σ_j weights of row i · parts[j][column], four rows at a time */
+static void turn_first(const Plan *plan, const float *table, const int *rows, int n_rows, int width, Work *work) {
+    const int n = 2 * plan->n_first;
+    for (int i = 0; i < n_rows; i += 4) {
+        const float *a = table + n * rows[i];
+        const float *b = table + n * rows[i + 1 < n_rows ? i + 1 : i];
+        const float *c = table + n * rows[i + 2 < n_rows ? i + 2 : i];
+        const float *d = table + n * rows[i + 3 < n_rows ? i + 3 : i];
+        for (int block = 0; block < width; block += LANE) {
+            Vector va = {0}, vb = {0}, vc = {0}, vd = {0};
+            for (int j = 0; j < n; j++) {
+                const Vector part = load(work->parts + j * width + block);
+                va += a[j] * part;
+                vb += b[j] * part;
+                vc += c[j] * part;
+                vd += d[j] * part;
+            }
+            float *to = work->values + (size_t)i * width + block; /* the buffer has room for three rows more */
+            store(to, va);
+            store(to + width, vb);
+            store(to + 2 * width, vc);
+            store(to + 3 * width, vd);
+        }
+    }
+}
+
+/* parts[j][column] = Σ_i weights of row i · values[i][column], four functions at a time */
+static void project_first(const Plan *plan, const float *table, const int *rows, int n_rows, int width, Work *work) {
+    const int n = 2 * plan->n_first;
+    for (int j = 0; j < n; j += 4) {
+        const int k = j + 2 < n ? j + 2 : j; /* n is even; the buffer has room for two functions more */
+        for (int block = 0; block < width; block += LANE) {
+            Vector va = {0}, vb = {0}, vc = {0}, vd = {0};
+            for (int i = 0; i < n_rows; i++) {
+                const Vector value = load(work->values + (size_t)i * width + block);
+                const float *weights = table + n * rows[i];
+                va += weights[j] * value;
+                vb += weights[j + 1] * value;
+                vc += weights[k] * value;
+                vd += weights[k + 1] * value;
+            }
+            float *to = work->parts + j * width + block;
+            store(to, va);
+            store(to + width, vb);
+            store(to + 2 * width, vc);
+            store(to + 3 * width, vd);
+        }
+    }
+}
+
+/* Sum over the chosen rows and columns; returns ln Z without ω = 0 */
+static float sum_part(const Plan *plan, const Level *level, int n_rows, int n_columns, float *rotation, Work *work) {
+    const int n_last = plan->n_last, padded = PAD(n_last), width = PAD(n_columns);
+    int stride = 2 * PAD(level->n) + LANE;
+    const float *table = level->columns;
+    if (make_run(work->columns, n_columns, level->n)) {
+        table += work->columns[0];
+    } else {
+        for (int q = 0; q < 2 * n_last; q++)
+            for (int j = 0; j < n_columns; j++) work->packed[q * width + j] = table[q * stride + work->columns[j]];
+        table = work->packed;
+        stride = width;
+    }
+    turn_last(plan, work->mixed, table, stride, width, work->parts); /* mixed is still there from the coarse grid */
+    turn_first(plan, level->first, work->rows, n_rows, width, work);
+    Vector highest = (Vector){0} - 1e30f;
+    for (int i = 0; i < n_rows; i++) {
+        float *row = work->values + (size_t)i * width;
+        for (int j = n_columns; j < width; j++) row[j] = -1e30f;
+        for (int j = 0; j < width; j += LANE) highest = larger(highest, load(row + j));
+    }
+    const float top = largest(highest);
+    Vector sums = {0};
+    for (int i = 0; i < n_rows * width; i += LANE) {
+        const Vector weights = exponential(load(work->values + i) - top);
+        store(work->values + i, weights);
+        sums += weights;
+    }
+    const float total = sum(sums);
+    project_first(plan, level->first, work->rows, n_rows, width, work);
+    for (int p = 0; p < plan->n_first; p++)
+        for (int block = 0; block < n_last; block += LANE) {
+            const float *cosines = work->parts + 2 * p * width, *sines = cosines + width;
+            Vector cc = {0}, ss = {0}, cs = {0}, sc = {0};
+            for (int c = 0; c < n_columns; c++) {
+                const float *row = level->rows + 2 * padded * work->columns[c] + block;
+                const Vector cosine = load(row), sine = load(row + padded);
+                cc += cosines[c] * cosine;
+                ss += sines[c] * sine;
+                cs += cosines[c] * sine;
+                sc += sines[c] * cosine;
+            }
+            put(plan, rotation + p * n_last + block, cc, ss, cs, sc, 1 / total);
+        }
+    return top + logf(total) + 2 * logf(TWO_PI / level->n);
+}
+
+/* ---- one posterior ---- */
+
+/* natural and rotation are one layer each; returns 0, or 1 if no level is fine enough */
+static int integrate(const Plan *plan, float *natural, float *rotation, float *log_partition, Work *work) {
+    float still = 0; /* ω = 0 shifts ln Z and nothing else */
+    if (plan->zero >= 0) {
+        still = natural[plan->zero];
+        natural[plan->zero] = natural[plan->zero + 2 * plan->half] = 0;
+    }
+    const float top = evaluate_grid(plan, plan->levels, natural, work);
+    int level = 0, n_rows = 0, n_columns = 0;
+    if (plan->n_levels > 1) level = look(plan, natural, top, work, &n_rows, &n_columns);
+    if (level == plan->n_levels) return 1;
+    const Level *fine = plan->levels + level;
+    float whole_top = top;
+    int whole = level == 0;
+    if (!whole && 5 * n_rows * PAD(n_columns) > 4 * fine->n * PAD(n_columns_half(fine))) { /* the whole costs less */
+        whole = 1;
+        whole_top = evaluate_grid(plan, fine, natural, work);
+    }
+    *log_partition = still + (whole ? sum_grid(plan, fine, whole_top, rotation, work)
+                                    : sum_part(plan, fine, n_rows, n_columns, rotation, work));
+    return 0;
+}
+
+static size_t widest(const Plan *plan) {
+    size_t width = 0;
+    for (int level = 0; level < plan->n_levels; level++) {
+        const size_t whole = 2 * PAD(plan->levels[level].n / 2 + 1);
+        width = whole > width ? whole : width;
+    }
+    return width + 2 * LANE;
+}
+
+/* Floats that one thread needs. */
+static size_t work_size(const Plan *plan) {
+    const size_t width = widest(plan);
+    return 4 * plan->half + (2 * plan->n_first + 4) * width + 2 * plan->n_last * width + 4 * width + (width + 8) * width;
+}
+
+static void divide(const Plan *plan, float *memory, Work *work) {
+    const size_t width = widest(plan);
+    work->mixed = memory;
+    work->parts = work->mixed + 4 * plan->half;
+    work->packed = work->parts + (2 * plan->n_first + 4) * width;
+    work->row_max = work->packed + 2 * plan->n_last * width + LANE;
+    work->column_max = work->row_max + width;
+    work->rows = (int *)(work->column_max + width - LANE);
+    work->columns = work->rows + width;
+    work->values = (float *)(work->columns + width);
+}

@@ -1,0 +1,196 @@
+/* Entry points: the moments of many posteriors, and FISTA on the codes with the pose integrated out. */
+#include "adaptive.c"
+
+#define GROUP 4 /* images that share each load of the dictionary */
+
+/* Bring planes (plane, 2) into the layers. */
+static void pull(const Plan *plan, const float *planes, float *layers) {
+    const int half = plan->half;
+    memset(layers, 0, sizeof(float) * 4 * half * plan->n_layers);
+    for (int l = 0; l < plan->n_irreps; l++) {
+        layers[plan->place[l]] = planes[2 * l];
+        layers[plan->place[l] + 2 * half] = planes[2 * l + 1];
+    }
+}
+
+static float *allocate(size_t count) {
+    return aligned_alloc(64, (sizeof(float) * count + 63) / 64 * 64);
+}
+
+/* R̄ and ln Z of each posterior. Returns 0, or 1 if memory ran out or one is too sharp for every level. */
+int moments(const Plan *plan, const float *natural, int batch, float *rotation, float *log_partition, int n_threads) {
+    const int half = plan->half, layer = 4 * half;
+    int failed = 0;
+    #pragma omp parallel num_threads(n_threads)
+    {
+        float *memory = allocate(work_size(plan) + 2 * layer);
+        if (memory) {
+            Work work;
+            float *folded = memory, *found = memory + layer;
+            divide(plan, memory + 2 * layer, &work);
+            memset(found, 0, sizeof(float) * layer);
+            #pragma omp for schedule(dynamic, 4)
+            for (int b = 0; b < batch; b++) {
+                const float *from = natural + (size_t)2 * plan->n_irreps * b;
+                float *to = rotation + (size_t)2 * plan->n_irreps * b;
+                memset(folded, 0, sizeof(float) * layer);
+                for (int l = 0; l < plan->n_irreps; l++) { /* equal frequencies share one coefficient */
+                    folded[plan->place[l] % layer] += from[2 * l];
+                    folded[plan->place[l] % layer + 2 * half] += from[2 * l + 1];
+                }
+                if (integrate(plan, folded, found, log_partition + b, &work)) failed = 1;
+                for (int l = 0; l < plan->n_irreps; l++) {
+                    to[2 * l] = found[plan->place[l] % layer];
+                    to[2 * l + 1] = found[plan->place[l] % layer + 2 * half];
+                }
+            }
+        } else {
+            failed = 1;
+        }
+        free(memory);
+    }
+    return failed;
+}
+
+typedef struct {
+    int n_components, n_steps, exact, subgradient;
+    float step, sparsity, variance;
+    const float *dictionary; /* (component, plane, 2): A = WᵀΦ */
+    const float *prior;      /* (plane, 2) */
+} Task;
+
+/* u = A α for a group of images, two vectors at a time */
+static void compose(const float *dictionary, int n_components, int size, const float *codes, float *shapes) {
+    for (int i = 0; i < size; i += 2 * LANE) {
+        Vector u[GROUP] = {{0}}, w[GROUP] = {{0}};
+        for (int k = 0; k < n_components; k++) {
+            const Vector atom = load(dictionary + (size_t)k * size + i);
+            const Vector more = load(dictionary + (size_t)k * size + i + LANE);
+            for (int g = 0; g < GROUP; g++) {
+                u[g] += codes[g * n_components + k] * atom;
+                w[g] += codes[g * n_components + k] * more;
+            }
+        }
+        for (int g = 0; g < GROUP; g++) {
+            store(shapes + (size_t)g * size + i, u[g]);
+            store(shapes + (size_t)g * size + i + LANE, w[g]);
+        }
+    }
+}
+
+/* Turn the shape of one image into its residual turned back, R̄ᵀv - u or R̄ᵀ(v - R̄u), in place. */
+static int residual(const Plan *plan, const Task *task, const float *image, const float *prior, float *shape,
+                    float *natural, float *rotation, Work *work) {
+    const int half = plan->half, layer = 4 * half;
+    const float precision = 1 / task->variance;
+    memcpy(natural, prior, sizeof(float) * layer);
+    for (int at = 0; at < layer * plan->n_layers; at += layer)
+        for (int i = 0; i < 2 * half; i += LANE) { /* η̂ = η + ūv/σ² */
+            const Vector u1 = load(shape + at + i), u2 = load(shape + at + 2 * half + i);
+            const Vector v1 = load(image + at + i), v2 = load(image + at + 2 * half + i);
+            store(natural + i, load(natural + i) + (u1 * v1 + u2 * v2) * precision);
+            store(natural + 2 * half + i, load(natural + 2 * half + i) + (u1 * v2 - u2 * v1) * precision);
+        }
+    float log_partition;
+    if (integrate(plan, natural, rotation, &log_partition, work)) return 1;
+    for (int at = 0; at < layer * plan->n_layers; at += layer)
+        for (int i = 0; i < 2 * half; i += LANE) {
+            const Vector c = load(rotation + i), s = load(rotation + 2 * half + i);
+            const Vector u1 = load(shape + at + i), u2 = load(shape + at + 2 * half + i);
+            const Vector v1 = load(image + at + i), v2 = load(image + at + 2 * half + i);
+            const Vector certain = task->exact ? (Vector){0} + 1.0f : c * c + s * s;
+            store(shape + at + i, c * v1 + s * v2 - certain * u1);
+            store(shape + at + 2 * half + i, c * v2 - s * v1 - certain * u2);
+        }
+    return 0;
+}
+
+static inline float climb(const Task *task, float here, float slope) {
+    const float sign = task->subgradient ? (float)((here > 0) - (here < 0)) : 1.0f;
+    const float moved = here + task->step * (slope / task->variance - task->sparsity * sign);
+    return moved > 0 ? moved : 0;
+}
+
+/* codes ← max(0, ahead + step (∇ - λ sign)) for a group of images, two codes at a time */
+static void advance(const Task *task, const float *dictionary, int size, const float *residuals, const float *ahead,
+                    float *codes) {
+    const int n = task->n_components;
+    for (int k = 0; k < n; k += 2) {
+        const int other = k + 1 < n ? k + 1 : k;
+        Vector dots[GROUP] = {{0}}, more[GROUP] = {{0}};
+        for (int i = 0; i < size; i += LANE) {
+            const Vector atom = load(dictionary + (size_t)k * size + i);
+            const Vector next = load(dictionary + (size_t)other * size + i);
+            for (int g = 0; g < GROUP; g++) {
+                const Vector error = load(residuals + (size_t)g * size + i);
+                dots[g] += atom * error;
+                more[g] += next * error;
+            }
+        }
+        for (int g = 0; g < GROUP; g++) {
+            codes[g * n + k] = climb(task, ahead[g * n + k], sum(dots[g]));
+            codes[g * n + other] = climb(task, ahead[g * n + other], sum(more[g]));
+        }
+    }
+}
+
+/* FISTA on the codes of each image, from what codes holds. Returns 0, or 1 as moments does. */
+int ascend(const Plan *plan, const Task *task, const float *images, int batch, float *codes, int n_threads) {
+    const int layer = 4 * plan->half, size = layer * plan->n_layers, n_components = task->n_components;
+    float *dictionary = allocate((size_t)size * n_components + size);
+    if (!dictionary) return 1;
+    float *prior = dictionary + (size_t)size * n_components;
+    for (int k = 0; k < n_components; k++)
+        pull(plan, task->dictionary + (size_t)2 * plan->n_irreps * k, dictionary + (size_t)size * k);
+    memset(prior, 0, sizeof(float) * layer);
+    for (int l = 0; l < plan->n_irreps; l++) {
+        prior[plan->place[l] % layer] += task->prior[2 * l];
+        prior[plan->place[l] % layer + 2 * plan->half] += task->prior[2 * l + 1];
+    }
+    int failed = 0;
+    #pragma omp parallel num_threads(n_threads)
+    {
+        const size_t room = (size_t)2 * GROUP * size + 2 * layer, space = (size_t)3 * GROUP * n_components;
+        float *memory = allocate(room + work_size(plan) + space + LANE);
+        if (memory) {
+            Work work;
+            float *planes = memory, *shapes = planes + (size_t)GROUP * size;
+            float *natural = shapes + (size_t)GROUP * size, *rotation = natural + layer;
+            float *current = rotation + layer, *next = current + GROUP * n_components;
+            float *ahead = next + GROUP * n_components;
+            divide(plan, memory + room + (space + LANE - 1) / LANE * LANE, &work);
+            memset(rotation, 0, sizeof(float) * layer);
+            #pragma omp for schedule(dynamic, 1)
+            for (int first = 0; first < batch; first += GROUP) {
+                const int count = batch - first < GROUP ? batch - first : GROUP;
+                memset(planes, 0, sizeof(float) * GROUP * size);
+                memset(ahead, 0, sizeof(float) * GROUP * n_components);
+                for (int g = 0; g < count; g++)
+                    pull(plan, images + (size_t)2 * plan->n_irreps * (first + g), planes + (size_t)g * size);
+                memcpy(ahead, codes + (size_t)first * n_components, sizeof(float) * count * n_components);
+                memcpy(current, ahead, sizeof(float) * GROUP * n_components);
+                double momentum = 1;
+                for (int t = 0; t < task->n_steps; t++) {
+                    compose(dictionary, n_components, size, ahead, shapes);
+                    for (int g = 0; g < count; g++)
+                        failed |= residual(plan, task, planes + (size_t)g * size, prior, shapes + (size_t)g * size,
+                                           natural, rotation, &work);
+                    advance(task, dictionary, size, shapes, ahead, next);
+                    const double next_momentum = (1 + sqrt(1 + 4 * momentum * momentum)) / 2;
+                    const float push = (float)((momentum - 1) / next_momentum);
+                    for (int i = 0; i < GROUP * n_components; i++) {
+                        ahead[i] = next[i] + push * (next[i] - current[i]);
+                        current[i] = next[i];
+                    }
+                    momentum = next_momentum;
+                }
+                memcpy(codes + (size_t)first * n_components, current, sizeof(float) * count * n_components);
+            }
+        } else {
+            failed = 1;
+        }
+        free(memory);
+    }
+    free(dictionary);
+    return failed;
+}
