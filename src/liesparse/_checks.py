@@ -34,14 +34,20 @@ def check_count(argument: str, value: int, minimum: int = 1) -> int:
     return int(value)
 
 
-def check_real(argument: str, value: float, *, above: float | None = None, minimum: float | None = None) -> float:
-    """Return ``value`` as a float if it is finite and inside the stated bound."""
-    bound = (
-        "finite" if above is None and minimum is None else f"> {above:g}" if above is not None else f">= {minimum:g}"
-    )
+def check_real(
+    argument: str,
+    value: float,
+    *,
+    above: float = -math.inf,
+    minimum: float = -math.inf,
+    maximum: float = math.inf,
+) -> float:
+    """Return ``value`` as a float if it is finite and inside the stated bounds."""
+    bounds = [f"> {above:g}"] * (above > -math.inf) + [f">= {minimum:g}"] * (minimum > -math.inf)
+    bound = " and ".join(bounds + [f"<= {maximum:g}"] * (maximum < math.inf))
     number = isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
-    if not number or (above is not None and value <= above) or (minimum is not None and value < minimum):
-        reject(argument, f"a finite number {bound}", describe(value), f"Choose a value {bound}.")
+    if not number or value <= above or value < minimum or value > maximum:
+        reject(argument, f"a finite number {bound}".strip(), describe(value), f"Choose a value {bound or 'in range'}.")
     return float(value)
 
 

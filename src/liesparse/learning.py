@@ -1,8 +1,8 @@
 """Learning Φ and W: the paper's Algorithm 1. START HERE.
 
 Each batch: find the codes with the pose integrated out, take the expectation over the pose, then
-climb ln P(I|α̂) in the dictionary (projected to unit columns) and in the group basis (Riemannian
-Adam on the Stiefel manifold).
+improve Φ and W. The paper climbs ln P(I|α̂) by gradient steps, projected to unit columns in Φ and by
+Riemannian Adam on the Stiefel manifold in W; online EM goes to the maximum in one step, and is much faster.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from liesparse import stiefel, torus
+from liesparse import em, stiefel
 from liesparse._checks import check_choice, check_count, check_images, check_real, check_unit_norm
+from liesparse.gradients import dictionary_gradient, group_basis_gradient
 from liesparse.inference import (
     CODE_UPDATES,
     GRADIENTS,
@@ -26,13 +27,16 @@ from liesparse.inference import (
     PoseExpectation,
     expect_pose,
     infer_codes,
-    unturned_residual,
 )
-from liesparse.model import Parameters, compose
-from liesparse.posterior import ENGINES, Engine, EngineName, make_engine, pose_natural
+from liesparse.model import Parameters, unit_columns
+from liesparse.posterior import ENGINES, EngineName, make_engine
 
 Schedule = Literal["constant", "cosine"]
 SCHEDULES: tuple[Schedule, ...] = ("constant", "cosine")
+Method = Literal["gradient", "em"]
+METHODS: tuple[Method, ...] = ("gradient", "em")
+
+LEAST_DECAY = 1e-3  # EM goes on averaging, however little the schedule leaves
 
 
 @dataclass(frozen=True)
@@ -49,12 +53,18 @@ class Settings:
         Quadrature points per torus axis of the grid (paper: N).
     n_code_steps, code_start, code_update, gradient
         Inference of the codes, see :func:`liesparse.inference.infer_codes`.
+    method : {"gradient", "em"}
+        Gradient steps as in the paper, or online EM.
     dictionary_rate, group_rate : float
-        Learning rates of Φ and W (paper: η_Φ, η_W).
-    schedule : {"constant", "cosine"}
-        Whether both rates stay or fall to 0 along half a cosine.
+        Gradient: learning rates of Φ and W (paper: η_Φ, η_W).
     metric : {"canonical", "euclidean"}
-        Metric of the Stiefel manifold for Riemannian Adam; the paper's is canonical.
+        Gradient: metric of the Stiefel manifold for Riemannian Adam; the paper's is canonical.
+    em_rate : float
+        EM: share of one batch in the running averages; 1 / em_rate batches are remembered.
+    batches_per_update : int
+        EM: batches averaged before W and Φ are set anew.
+    schedule : {"constant", "cosine"}
+        Whether all rates stay or fall to 0 along half a cosine.
     single_shape_epochs : int
         During the first so many epochs only the largest code of each image counts in the updates.
         With several shapes per image the dictionary explains motion by mixing, and W learns nothing.
@@ -68,20 +78,25 @@ class Settings:
     code_start: float = 0.01
     code_update: CodeUpdate = "subgradient"
     gradient: Gradient = "approximate"
+    method: Method = "gradient"
     dictionary_rate: float = 0.05
     group_rate: float = 0.3
-    schedule: Schedule = "constant"
     metric: stiefel.Metric = "canonical"
+    em_rate: float = 0.1
+    batches_per_update: int = 2
+    schedule: Schedule = "constant"
     single_shape_epochs: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("n_epochs", "batch_size", "n_code_steps"):
+        for name in ("n_epochs", "batch_size", "n_code_steps", "batches_per_update"):
             check_count(name, getattr(self, name))
         check_count("n_grid", self.n_grid, 2)
         check_count("single_shape_epochs", self.single_shape_epochs, 0)
         for name in ("code_start", "dictionary_rate", "group_rate"):
             check_real(name, getattr(self, name), minimum=0)
+        check_real("em_rate", self.em_rate, above=0, maximum=1)
         check_choice("posterior", self.posterior, ENGINES)
+        check_choice("method", self.method, METHODS)
         check_choice("code_update", self.code_update, CODE_UPDATES)
         check_choice("gradient", self.gradient, GRADIENTS)
         check_choice("schedule", self.schedule, SCHEDULES)
@@ -102,6 +117,14 @@ class Progress(NamedTuple):
 Callback = Callable[[Progress], None]
 
 
+class LearningError(RuntimeError):
+    """Learning went wrong and stopped; ``last_good`` is the model at the end of the last good epoch."""
+
+    def __init__(self, message: str, last_good: Parameters) -> None:
+        super().__init__(message)
+        self.last_good = last_good
+
+
 @torch.no_grad()
 def learn(
     parameters: Parameters,
@@ -113,16 +136,19 @@ def learn(
 ) -> Parameters:
     """Learn Φ and W from unit-norm images, starting from ``parameters`` [Chau20, Algorithm 1].
 
-    The learned model is returned; ``parameters`` stay as they were.
+    The learned model is returned; ``parameters`` stay as they were. If numbers stop being finite, or all codes
+    of an epoch are zero, a :class:`LearningError` says so and carries the last good model.
     """
     check_unit_norm(check_images(images, parameters.n_pixels, parameters.dtype))
     parameters.validate()
     engine = make_engine(settings.posterior, parameters.frequencies, settings.n_grid, dtype=images.dtype)
-    adam = stiefel.AdamState.zero(parameters.group_basis)
+    adam, averages = stiefel.AdamState.zero(parameters.group_basis), em.Averages.zero(parameters)
     n_batches = -(-len(images) // settings.batch_size)
     n_steps = n_batches * settings.n_epochs
+    last_good, total = parameters, 0.0
     for step, batch in enumerate(shuffled_batches(images, settings, generator)):
         epoch = step // n_batches
+        rate_factor = decay(settings.schedule, step / n_steps)
         codes = infer_codes(  # lines 4-9
             parameters,
             batch,
@@ -134,15 +160,37 @@ def learn(
         )
         used = largest_only(codes) if epoch < settings.single_shape_epochs else codes
         expectation = expect_pose(parameters, batch, used, engine)  # line 10
-        parameters, adam = update(  # lines 11-14
-            parameters, adam, batch, used, expectation, settings, decay(settings.schedule, step / n_steps)
-        )
+        if settings.method == "gradient":  # lines 11-14
+            parameters, adam = update(parameters, adam, batch, used, expectation, settings, rate_factor)
+        else:
+            share = settings.em_rate * max(rate_factor, LEAST_DECAY) if step else 1.0
+            averages = em.average(averages, batch, used, expectation, share)
+            if (step + 1) % settings.batches_per_update == 0 and (step + 1) * settings.em_rate >= 1:
+                parameters = em.maximize(parameters, averages)
+        total += float(codes.sum())
         end = (step + 1) % n_batches == 0
+        _check_health(parameters, total, end, epoch, last_good)
         if end:
-            parameters.validate()  # rates too large end here, not in a model full of NaN
+            last_good, total = parameters, 0.0
         if callback is not None:
             callback(Progress(step + 1, n_steps, epoch + 1, end, parameters, codes))
     return parameters
+
+
+def _check_health(parameters: Parameters, total: float, end_of_epoch: bool, epoch: int, last_good: Parameters) -> None:
+    checksum = float(parameters.group_basis.sum() + parameters.dictionary.sum()) + total
+    if not math.isfinite(checksum):
+        raise LearningError(
+            f"Learning stopped in epoch {epoch + 1}: the parameters are no longer finite numbers. "
+            "Use smaller rates (group_rate, dictionary_rate), or check the images for extreme values.",
+            last_good,
+        )
+    if end_of_epoch and total == 0:
+        raise LearningError(
+            f"Learning stopped in epoch {epoch + 1}: every code of every image is zero, so nothing can be learned. "
+            "Use a smaller sparsity, a larger code_start, or start from the data.",
+            last_good,
+        )
 
 
 def update(
@@ -165,72 +213,6 @@ def update(
         metric=settings.metric,
     )
     return replace(parameters, dictionary=dictionary, group_basis=group_basis), adam
-
-
-def dictionary_gradient(
-    parameters: Parameters,
-    codes: Float[Tensor, "batch component"],
-    expectation: PoseExpectation,
-    gradient: Gradient = "exact",
-) -> Float[Tensor, "pixel component"]:
-    """Return ∇_Φ ln P(I|α̂) = E[T(s)ᵀε̂] α̂ᵀ / σ², averaged over the batch [Chau20, eq. 4 and app. C]."""
-    residual = unturned_residual(expectation, gradient).flatten(1)
-    scale = len(codes) * parameters.noise_std**2
-    return parameters.group_basis @ (residual.T @ codes) / scale
-
-
-def group_basis_gradient(
-    parameters: Parameters,
-    images: Float[Tensor, "batch pixel"],
-    codes: Float[Tensor, "batch component"],
-    expectation: PoseExpectation,
-    gradient: Gradient = "exact",
-    second_moment: Float[Tensor, "column column"] | None = None,
-) -> Float[Tensor, "pixel column"]:
-    """Return ∇_W ln P(I|α̂), averaged over the batch [Chau20, eq. 4 and app. C].
-
-    With u = WᵀΦα̂ it is (I (R̄u)ᵀ + Φα̂ (Wᵀ E[T(s)ᵀε̂])ᵀ - W S) / σ². The exact S = E[R u uᵀ Rᵀ] is what
-    the paper calls difficult, the approximate one is R̄u (R̄u)ᵀ; either is symmetric, so W S is
-    normal to the Stiefel manifold and every Riemannian step removes it. It is left out unless
-    ``second_moment`` is given, and on the manifold the exact gradient costs no more.
-    """
-    moved = torus.apply_mean_rotation(expectation.shape_planes, expectation.rotation).flatten(1)
-    residual = unturned_residual(expectation, gradient).flatten(1)
-    total = images.T @ moved + compose(parameters, codes).T @ residual
-    scale = len(codes) * parameters.noise_std**2
-    if second_moment is not None:
-        total = total - len(codes) * parameters.group_basis @ second_moment
-    return total / scale
-
-
-def approximate_second_moment(expectation: PoseExpectation) -> Float[Tensor, "column column"]:
-    """Return R̄u (R̄u)ᵀ averaged over the batch: S with T(s) and ε taken as independent [Chau20, app. C]."""
-    moved = torus.apply_mean_rotation(expectation.shape_planes, expectation.rotation).flatten(1)
-    return moved.T @ moved / len(moved)
-
-
-def exact_second_moment(
-    parameters: Parameters,
-    images: Float[Tensor, "batch pixel"],
-    codes: Float[Tensor, "batch component"],
-    engine: Engine,
-) -> Float[Tensor, "column column"]:
-    """Return E[R(s) u uᵀ R(s)ᵀ] averaged over the batch, by dense quadrature [Chau20, app. C].
-
-    Only needed for the Euclidean gradient of W; see :func:`group_basis_gradient`.
-    """
-    probabilities = engine.probabilities(pose_natural(parameters, images, codes))
-    angles = torus.phases(parameters.frequencies, engine.points.to(images))
-    total = images.new_zeros(2 * parameters.n_irreps, 2 * parameters.n_irreps)
-    for weights, planes in zip(probabilities, parameters.to_planes(compose(parameters, codes)), strict=True):
-        turned = torus.rotate(planes.expand(len(angles), -1, -1), angles).flatten(1)
-        total += turned.T @ (weights[:, None] * turned)
-    return total / len(images)
-
-
-def unit_columns(dictionary: Float[Tensor, "pixel component"]) -> Float[Tensor, "pixel component"]:
-    """Project every column to norm 1 [Chau20, sec. 3.2]."""
-    return torch.nn.functional.normalize(dictionary, dim=0)
 
 
 def largest_only(codes: Float[Tensor, "batch component"]) -> Float[Tensor, "batch component"]:

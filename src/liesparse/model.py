@@ -178,6 +178,11 @@ def generate(
     return clean + parameters.noise_std * noise.to(clean)
 
 
+def unit_columns(dictionary: Float[Tensor, "pixel component"]) -> Float[Tensor, "pixel component"]:
+    """Project every column to norm 1 [Chau20, sec. 3.2]."""
+    return torch.nn.functional.normalize(dictionary, dim=0)
+
+
 def draw_codes(
     parameters: Parameters, n_images: int, *, generator: torch.Generator
 ) -> Float[Tensor, "batch component"]:

@@ -45,6 +45,12 @@ def orthonormalize(matrix: Matrix) -> Matrix:
     return q * torch.where(r.diagonal() < 0, -1.0, 1.0).to(matrix)
 
 
+def polar(matrix: Matrix) -> Matrix:
+    """Return the orthonormal matrix nearest to ``matrix``: of all of them it has the largest tr(WᵀM)."""
+    left, _, right = torch.linalg.svd(matrix, full_matrices=False)
+    return left @ right
+
+
 def tangent(point: Matrix, gradient: Matrix, metric: Metric = "canonical") -> Matrix:
     """Turn a Euclidean gradient into the Riemannian one, tangent at ``point``.
 

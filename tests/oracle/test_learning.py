@@ -7,19 +7,15 @@ import torch
 from torch.testing import assert_close
 
 from liesparse import learning, stiefel
-from liesparse.inference import GRADIENTS, expect_pose
-from liesparse.learning import (
-    Settings,
+from liesparse.gradients import (
     approximate_second_moment,
     dictionary_gradient,
     exact_second_moment,
     group_basis_gradient,
-    largest_only,
-    learn,
-    unit_columns,
-    update,
 )
-from liesparse.model import log_likelihood_given_pose, log_prior_poses
+from liesparse.inference import GRADIENTS, expect_pose
+from liesparse.learning import LearningError, Settings, largest_only, learn, update
+from liesparse.model import log_likelihood_given_pose, log_prior_poses, unit_columns
 from liesparse.posterior import GridEngine, ReferenceEngine, log_likelihood, pose_natural
 
 F64 = torch.float64
@@ -229,6 +225,31 @@ def test_learning_keeps_no_graph(make_model, draw):
     images, _, _ = draw(model, batch=10)
     learned = learn(model, images.requires_grad_(), Settings(n_epochs=1, n_grid=8), generator=torch.Generator())
     assert not learned.group_basis.requires_grad
+
+
+def test_rates_too_large_end_with_the_last_good_model(make_model, draw, monkeypatch):
+    model = make_model(11)
+    images, _, _ = draw(model, batch=20)
+    seen = []
+
+    def break_in_second_epoch(parameters, adam, *_):
+        seen.append(parameters)
+        broken = parameters.dictionary * (torch.nan if len(seen) > 2 else 1)
+        return replace(parameters, dictionary=broken, sparsity=parameters.sparsity), adam
+
+    monkeypatch.setattr(learning, "update", break_in_second_epoch)
+    with pytest.raises(LearningError, match=r"epoch 2.*no longer finite.*smaller rates") as caught:
+        learn(model, images, Settings(n_epochs=3, batch_size=10, n_grid=8), generator=torch.Generator())
+    assert caught.value.last_good.dictionary.isfinite().all()
+
+
+@pytest.mark.parametrize("method", learning.METHODS)
+def test_codes_that_are_all_zero_end_with_the_reason(make_model, draw, method):
+    model = make_model(12, sparsity=1e6)
+    images, _, _ = draw(model, batch=20)
+    settings = Settings(n_epochs=3, batch_size=10, n_grid=8, code_update="proximal", method=method)
+    with pytest.raises(LearningError, match=r"epoch 1.*every code.*smaller sparsity"):
+        learn(model, images, settings, generator=torch.Generator())
 
 
 def test_helpers():

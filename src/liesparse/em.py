@@ -1,0 +1,74 @@
+"""The M-step in closed form: W and Φ that maximize the expected log likelihood over the recent batches.
+
+With A = WᵀΦ held as a parameter of its own, E[ln P(I|s,α)] is linear in W but for a constant, so its maximum over
+orthonormal W is a polar factor, and quadratic in A, so its maximum is a least squares solution. A plane of little
+energy, to which a gradient step hardly listens, gets its direction as quickly as any other. Running averages over
+the batches make it online EM; the paper takes gradient steps instead (:mod:`liesparse.gradients`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from liesparse import stiefel, torus
+from liesparse.inference import PoseExpectation
+from liesparse.model import Parameters, unit_columns
+
+RIDGE = 1e-3  # of the mean α², added to the normal equations
+LEAST_USE = 1e-3  # a shape with less than this share of the mean α² stays as it is
+
+
+class Averages(NamedTuple):
+    """Running averages of what the M-step needs."""
+
+    moved: Float[Tensor, "pixel column"]  # I (R̄u)ᵀ
+    returned: Float[Tensor, "column component"]  # R̄ᵀv αᵀ
+    gram: Float[Tensor, "component component"]  # α αᵀ
+
+    @classmethod
+    def zero(cls, parameters: Parameters) -> Averages:
+        """Return the averages over no batch."""
+        like, n_components = parameters.group_basis, parameters.n_components
+        n_columns = like.shape[1]
+        return cls(
+            torch.zeros_like(like), like.new_zeros(n_columns, n_components), like.new_zeros(n_components, n_components)
+        )
+
+
+def average(
+    averages: Averages,
+    images: Float[Tensor, "batch pixel"],
+    codes: Float[Tensor, "batch component"],
+    expectation: PoseExpectation,
+    share: float,
+) -> Averages:
+    """Let a batch count for ``share`` of the averages and all before it for the rest."""
+    moved = torus.apply_mean_rotation(expectation.shape_planes, expectation.rotation).flatten(1)
+    returned = torus.apply_mean_rotation_transposed(expectation.image_planes, expectation.rotation).flatten(1)
+    weight = share / len(images)
+    return Averages(
+        torch.addmm(averages.moved, images.T, moved, beta=1 - share, alpha=weight),
+        torch.addmm(averages.returned, returned.T, codes, beta=1 - share, alpha=weight),
+        torch.addmm(averages.gram, codes.T, codes, beta=1 - share, alpha=weight),
+    )
+
+
+def maximize(parameters: Parameters, averages: Averages) -> Parameters:
+    """Return the model with W = polar(E[I (R̄u)ᵀ]) and Φ = WA, A the least squares solution, columns of norm 1."""
+    group_basis = stiefel.polar(averages.moved)
+    planes = torch.linalg.solve(_ridged(averages.gram), averages.returned.T).T
+    energy = averages.gram.diagonal()
+    used = energy > LEAST_USE * energy.mean()
+    learned = unit_columns(group_basis @ planes)
+    dictionary = torch.where(used, learned, parameters.dictionary)
+    return replace(parameters, group_basis=group_basis, dictionary=dictionary)
+
+
+def _ridged(gram: Float[Tensor, "component component"]) -> Float[Tensor, "component component"]:
+    tiny = torch.finfo(gram.dtype).tiny
+    return gram + (RIDGE * gram.diagonal().mean() + tiny) * torch.eye(len(gram)).to(gram)

@@ -1,0 +1,129 @@
+"""The closed M-step against brute force: it maximizes what it says, and never lowers the likelihood."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from liesparse import em, stiefel
+from liesparse.inference import expect_pose
+from liesparse.learning import Settings, learn
+from liesparse.model import compose, log_likelihood_given_pose
+from liesparse.posterior import ReferenceEngine, log_likelihood, pose_natural
+
+F64 = torch.float64
+
+
+@pytest.fixture
+def scene(make_model, draw):
+    """A model with Φ inside the span of W, as the M-step leaves it, with images, codes and an engine."""
+    model = make_model(3, n_pixels=12, n_irreps=4, n_components=3)
+    W = model.group_basis
+    model = replace(model, dictionary=torch.nn.functional.normalize(W @ W.T @ model.dictionary, dim=0))
+    images, codes, _ = draw(model, batch=25)
+    return model, images, codes, ReferenceEngine(model.frequencies, 16, dtype=F64)
+
+
+def full_average(model, images, codes, engine):
+    return em.average(em.Averages.zero(model), images, codes, expect_pose(model, images, codes, engine), 1.0)
+
+
+def expected_log_likelihood(candidate, model, images, codes, engine):
+    """E_s[ln P(I|s,α)] of a candidate under the posterior of the present model, by dense quadrature."""
+    probabilities = engine.probabilities(pose_natural(model, images, codes))
+    columns = [
+        log_likelihood_given_pose(candidate, images, codes, pose.expand(len(images), -1)) for pose in engine.points
+    ]
+    return float((probabilities * torch.stack(columns, dim=1)).sum(dim=1).mean())
+
+
+def with_basis(model, W):
+    """Let Φ follow W, so that A = WᵀΦ stays."""
+    return replace(model, group_basis=W, dictionary=W @ model.group_basis.T @ model.dictionary)
+
+
+def test_the_averages_are_their_sums_over_poses(scene, rotation_matrix):
+    model, images, codes, engine = scene
+    probabilities = engine.probabilities(pose_natural(model, images, codes))
+    moved = torch.zeros_like(model.group_basis)
+    returned = torch.zeros(8, 3, dtype=F64)
+    for image, code, row, weights in zip(images, codes, compose(model, codes), probabilities, strict=True):
+        R = sum(p * rotation_matrix(model.frequencies, s) for p, s in zip(weights, engine.points, strict=True))
+        moved += torch.outer(image, R @ model.group_basis.T @ row)
+        returned += torch.outer(R.T @ model.group_basis.T @ image, code)
+    found = full_average(model, images, codes, engine)
+    assert_close(found.moved, moved / len(images))
+    assert_close(found.returned, returned / len(images))
+    assert_close(found.gram, codes.T @ codes / len(images))
+
+
+def test_a_running_average_forgets_at_its_rate(scene):
+    model, images, codes, engine = scene
+    first = full_average(model, images, codes, engine)
+    second = em.average(first, images[:5], codes[:5], expect_pose(model, images[:5], codes[:5], engine), 0.25)
+    alone = full_average(model, images[:5], codes[:5], engine)
+    for before, fresh, found in zip(first, alone, second, strict=True):
+        assert_close(found, 0.75 * before + 0.25 * fresh)
+
+
+def test_no_other_basis_has_a_larger_expected_likelihood(scene):
+    model, images, codes, engine = scene
+    W = em.maximize(model, full_average(model, images, codes, engine)).group_basis
+    assert stiefel.orthonormality_error(W) < 1e-12
+    best = expected_log_likelihood(with_basis(model, W), model, images, codes, engine)
+    assert best > expected_log_likelihood(model, model, images, codes, engine) + 0.01
+    rng = torch.Generator().manual_seed(1)
+    for size in (1e-3, 0.1, 3.0):
+        for _ in range(5):
+            other = stiefel.polar(W + size * torch.randn(W.shape, generator=rng, dtype=F64))
+            assert expected_log_likelihood(with_basis(model, other), model, images, codes, engine) < best
+
+
+def test_no_other_shapes_have_a_larger_expected_likelihood(scene, monkeypatch):
+    """Before the columns are scaled to norm 1, and without the ridge."""
+    model, images, codes, engine = scene
+    monkeypatch.setattr(em, "RIDGE", 0.0)
+    monkeypatch.setattr(em, "unit_columns", lambda columns: columns)
+    found = em.maximize(model, full_average(model, images, codes, engine))
+    planes = found.group_basis.T @ found.dictionary
+
+    def value(planes):
+        candidate = replace(model, dictionary=model.group_basis @ planes)
+        return expected_log_likelihood(candidate, model, images, codes, engine)
+
+    best = value(planes)
+    rng = torch.Generator().manual_seed(2)
+    for size in (1e-3, 0.1):
+        assert value(planes + size * torch.randn(planes.shape, generator=rng, dtype=F64)) < best
+
+
+def test_em_never_lowers_the_likelihood(scene):
+    """The law of EM, for W at fixed codes; the poses are integrated out anew each time."""
+    model, images, codes, engine = scene
+    values = [float(log_likelihood(model, images, codes, engine).mean())]
+    for _ in range(20):
+        model = with_basis(model, em.maximize(model, full_average(model, images, codes, engine)).group_basis)
+        values.append(float(log_likelihood(model, images, codes, engine).mean()))
+    assert all(after >= before - 1e-9 for before, after in itertools.pairwise(values))
+    assert values[-1] > values[0] + 0.1
+
+
+def test_a_shape_that_nobody_uses_stays_as_it_is(scene):
+    model, images, codes, engine = scene
+    codes = codes * torch.tensor([1.0, 0.0, 1.0], dtype=F64)
+    found = em.maximize(model, full_average(model, images, codes, engine))
+    assert found.dictionary[:, 1].equal(model.dictionary[:, 1])
+    assert not torch.allclose(found.dictionary[:, 0], model.dictionary[:, 0])
+    assert_close(found.dictionary.norm(dim=0), torch.ones(3, dtype=F64))
+
+
+def test_learning_by_em_is_repeatable(make_model, draw):
+    model = make_model(8)
+    images, _, _ = draw(model, batch=60)
+    settings = Settings(n_epochs=2, batch_size=10, n_grid=12, method="em", em_rate=0.3, batches_per_update=2)
+    runs = [learn(model, images, settings, generator=torch.Generator().manual_seed(5)) for _ in range(2)]
+    assert runs[0].group_basis.equal(runs[1].group_basis)
+    assert not runs[0].group_basis.equal(model.group_basis)
+    assert stiefel.orthonormality_error(runs[0].group_basis) < 1e-10
