@@ -1,7 +1,7 @@
 """The M-step in closed form: W and Φ that maximize the expected log likelihood over the recent batches.
 
 With A = WᵀΦ held as a parameter of its own, E[ln P(I|s,α)] is linear in W but for a constant, so its maximum over
-orthonormal W is a polar factor, and quadratic in A, so its maximum is a least squares solution. A plane of little
+orthonormal W is a polar factor, and quadratic in A, so each column has its maximum in closed form. A plane of little
 energy, to which a gradient step hardly listens, gets its direction as quickly as any other. Running averages over
 the batches make it online EM; the paper takes gradient steps instead (:mod:`liesparse.gradients`).
 """
@@ -19,7 +19,6 @@ from liesparse import stiefel, torus
 from liesparse.inference import PoseExpectation
 from liesparse.model import Parameters, unit_columns
 
-RIDGE = 1e-3  # of the mean α², added to the normal equations
 LEAST_USE = 1e-3  # a shape with less than this share of the mean α² stays as it is
 
 
@@ -59,16 +58,15 @@ def average(
 
 
 def maximize(parameters: Parameters, averages: Averages) -> Parameters:
-    """Return the model with W = polar(E[I (R̄u)ᵀ]) and Φ = WA, A the least squares solution, columns of norm 1."""
+    """Return the model with W = polar(E[I (R̄u)ᵀ]) and Φ = WA, each column of A the best of norm 1 given the others.
+
+    On the sphere E[‖A_k α_k‖²] is a constant, so the best A_k points along E[(R̄ᵀv - Σ_{j≠k} A_j α_j) α_k]. To solve
+    for all columns at once and scale them afterwards is wrong where shapes overlap: it lowers the objective.
+    """
     group_basis = stiefel.polar(averages.moved)
-    planes = torch.linalg.solve(_ridged(averages.gram), averages.returned.T).T
-    energy = averages.gram.diagonal()
-    used = energy > LEAST_USE * energy.mean()
-    learned = unit_columns(group_basis @ planes)
-    dictionary = torch.where(used, learned, parameters.dictionary)
-    return replace(parameters, group_basis=group_basis, dictionary=dictionary)
-
-
-def _ridged(gram: Float[Tensor, "component component"]) -> Float[Tensor, "component component"]:
-    tiny = torch.finfo(gram.dtype).tiny
-    return gram + (RIDGE * gram.diagonal().mean() + tiny) * torch.eye(len(gram)).to(gram)
+    planes = unit_columns(parameters.group_basis.T @ parameters.dictionary)
+    energies = averages.gram.diagonal()
+    for k in (energies > LEAST_USE * energies.mean()).nonzero().flatten().tolist():
+        others = planes @ averages.gram[:, k] - planes[:, k] * energies[k]
+        planes[:, k] = torch.nn.functional.normalize(averages.returned[:, k] - others, dim=0)
+    return replace(parameters, group_basis=group_basis, dictionary=group_basis @ planes)
