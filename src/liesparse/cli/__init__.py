@@ -9,6 +9,7 @@ import typer
 from liesparse import __version__
 from liesparse.cli.bench import bench
 from liesparse.cli.demo import demo
+from liesparse.cli.reproduce import app as reproduce
 
 app = typer.Typer(
     name="liesparse",
@@ -18,6 +19,7 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(bench)
+app.add_typer(reproduce, name="reproduce")
 
 
 def _print_version(wanted: bool) -> None:

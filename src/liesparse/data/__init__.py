@@ -1,4 +1,4 @@
-"""Images to learn from: the embedded digits and their controlled transformations."""
+"""Images to learn from: the embedded digits, their controlled transformations, and MNIST."""
 
 from liesparse.data.digits import (
     TransformedImages,
@@ -7,5 +7,6 @@ from liesparse.data.digits import (
     translations,
     unit_norm,
 )
+from liesparse.data.mnist import load_mnist
 
-__all__ = ["TransformedImages", "embedded_digits", "rotations_scalings", "translations", "unit_norm"]
+__all__ = ["TransformedImages", "embedded_digits", "load_mnist", "rotations_scalings", "translations", "unit_norm"]

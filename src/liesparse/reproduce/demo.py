@@ -18,7 +18,7 @@ from liesparse.baselines import SparseCodingSettings, infer_sparse_codes, learn_
 from liesparse.data import TransformedImages, translations
 from liesparse.inference import infer_codes, map_poses
 from liesparse.learning import Progress, Settings, learn
-from liesparse.metrics import Evaluation, active_codes, evaluate, snr
+from liesparse.metrics import Evaluation, active_codes, evaluate, snr, templates_alive
 from liesparse.model import Parameters, apply_transform, compose, reconstruct
 from liesparse.posterior import GridEngine
 from liesparse.starts import random_start, start_from_data
@@ -121,7 +121,7 @@ def evaluate_sparse_coding(
     codes = infer_sparse_codes(
         dictionary, test_images, noise_std=settings.noise_std, sparsity=settings.sparsity, n_code_steps=200
     )
-    return Evaluation(float(snr(test_images, codes @ dictionary.T).mean()), active_codes(codes))
+    return Evaluation(float(snr(test_images, codes @ dictionary.T).mean()), active_codes(codes), templates_alive(codes))
 
 
 def demo_panels(

@@ -1,0 +1,114 @@
+"""Recipes: everything that decides how a model is found and judged, as files.
+
+``paper`` is what was published, ``best`` is ours and the default; any other TOML file of the same form will do.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from liesparse._checks import check_choice, check_count, reject
+from liesparse.learning import Settings
+from liesparse.posterior import ENGINES, EngineName
+
+Start = Literal["random", "data"]
+STARTS: tuple[Start, ...] = ("random", "data")
+RECIPES = ("best", "paper")
+
+
+@dataclass(frozen=True)
+class EvaluationSettings:
+    """How held-out images are reconstructed: the engine, its grid, and whether the best pose is refined."""
+
+    posterior: EngineName = "adaptive"
+    n_grid: int = 100
+    refine: bool = True
+
+    def __post_init__(self) -> None:
+        check_choice("posterior", self.posterior, ENGINES)
+        check_count("n_grid", self.n_grid, 2)
+        if not isinstance(self.refine, bool):
+            reject("refine", "true or false", repr(self.refine), "Write it without quotes.")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Where learning starts, how it goes on, and how the result is judged.
+
+    ``include_zero`` gives the lattice a plane that does not turn; the paper leaves open whether ω = 0 is in it.
+    """
+
+    start: Start = "data"
+    include_zero: bool = True
+    learning: Settings = field(default_factory=Settings)
+    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
+
+    def __post_init__(self) -> None:
+        check_choice("start", self.start, STARTS)
+        if not isinstance(self.include_zero, bool):
+            reject("include_zero", "true or false", repr(self.include_zero), "Write it without quotes.")
+
+    def with_values(self, values: Mapping[str, Any]) -> Recipe:
+        """Return the recipe with some values changed, named as ``start`` or ``learning.n_epochs``."""
+        recipe = self
+        for name, value in values.items():
+            part, _, key = name.rpartition(".")
+            target = recipe if not part else getattr(recipe, part, None)
+            known = (
+                [f.name for f in fields(target)] if isinstance(target, Recipe | Settings | EvaluationSettings) else []
+            )
+            if key not in known or (not part and key in ("learning", "evaluation")):
+                reject("setting", f"one of {', '.join(names())}", repr(name), "Check its name.")
+            assert isinstance(target, Recipe | Settings | EvaluationSettings)
+            changed: Any = replace(target, **{key: value})
+            recipe = replace(recipe, **{part: changed}) if part else changed
+        return recipe
+
+
+def names() -> list[str]:
+    """Return the names of all values of a recipe."""
+    parts = {"learning": Settings, "evaluation": EvaluationSettings}
+    inner = [f"{part}.{f.name}" for part, kind in parts.items() for f in fields(kind)]
+    return [f.name for f in fields(Recipe) if f.name not in parts] + inner
+
+
+def load_recipe(name: str | Path = "best") -> Recipe:
+    """Load a recipe that ships with the package, or any TOML file."""
+    path = Path(name)
+    if str(name) in RECIPES:
+        text = resources.files(__package__).joinpath(f"{name}.toml").read_text(encoding="utf-8")
+    elif path.suffix == ".toml" and path.is_file():
+        text = path.read_text(encoding="utf-8")
+    else:
+        reject("recipe", "'best', 'paper' or the path of a .toml file", repr(str(name)), "Check the name.")
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        reject("recipe", "a TOML file", f"{name}: {error}", "Correct that line.")
+    return Recipe().with_values(_flatten(table))
+
+
+def parse_values(pairs: list[str]) -> dict[str, Any]:
+    """Turn ``key=value`` from the command line into values; numbers and true/false as TOML has them, else text."""
+    values = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals:
+            reject("setting", "key=value", repr(pair), "Put an equals sign between the name and the value.")
+        try:
+            values[key.strip()] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            values[key.strip()] = text.strip()
+    return values
+
+
+def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat
