@@ -4,10 +4,12 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from liesparse.data import embedded_digits, translations
 from liesparse.inference import infer_codes, map_poses
-from liesparse.metrics import active_codes, evaluate, snr
+from liesparse.metrics import active_codes, evaluate, examine, snr, templates_alive
 from liesparse.model import reconstruct
-from liesparse.posterior import GridEngine
+from liesparse.posterior import AdaptiveEngine, GridEngine
+from liesparse.starts import known_translation, random_start
 
 
 def test_snr_is_linear_and_per_image():
@@ -37,3 +39,36 @@ def test_evaluation_is_the_mean_over_all_images_whatever_the_batch(make_model, d
         assert_close(found.snr, float(expected), rtol=1e-9, atol=0)
         assert found.active_codes == pytest.approx(active_codes(codes))
     assert evaluate(model, images, engine, refine=False).snr <= found.snr + 1e-9
+
+
+def test_health_of_a_model_with_one_clear_pose(rng):
+    data = translations(40, generator=rng)
+    model = known_translation(embedded_digits())
+    found = examine(model, data.images, AdaptiveEngine(model.frequencies))
+    assert found.templates_alive == 10
+    assert found.orthonormality_error < 1e-5
+    assert 0.03 < found.posterior_width < 0.1  # about 0.045 rad on this data
+    assert found.multimodal_share < 0.1
+    assert found.snr > 25
+
+
+def test_health_of_a_model_that_knows_nothing(rng):
+    model = random_start(784, generator=rng)
+    found = examine(model, translations(20, generator=rng).images, AdaptiveEngine(model.frequencies))
+    assert found.posterior_width > 0.5
+    assert found.snr < 2
+
+
+def test_the_exact_maximum_has_a_higher_objective_and_smaller_codes(rng):
+    """Which α̂ a table uses matters: the paper's 20 steps stop above the maximum's codes."""
+    images = translations(60, generator=rng).images
+    model = known_translation(embedded_digits())
+    engine = AdaptiveEngine(model.frequencies)
+    assert evaluate(model, images, engine).snr > evaluate(model, images, engine, exact_map=True).snr + 3
+
+
+def test_a_template_is_alive_if_one_image_in_a_thousand_uses_it():
+    codes = torch.zeros(2000, 3)
+    codes[:2, 0] = 0.3
+    codes[:1, 1] = 0.3
+    assert templates_alive(codes) == 1

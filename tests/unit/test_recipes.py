@@ -40,6 +40,13 @@ def test_every_value_can_be_changed():
     assert recipe.start == "random"
 
 
+def test_a_purpose_changes_what_it_names_and_nothing_else():
+    plain, other = load_recipe("best"), load_recipe("best", "mnist-100")
+    assert other.learning.single_shape_epochs == 0
+    assert plain.with_values({"learning.em_rate": 0.05, "learning.single_shape_epochs": 0}) == other
+    assert load_recipe("paper", "mnist-100") == load_recipe("paper")
+
+
 def test_a_file_of_ones_own(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text('start = "random"\n[learning]\nn_epochs = 3\n')

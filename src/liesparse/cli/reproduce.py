@@ -13,8 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from liesparse.recipes import Recipe
-    from liesparse.reproduce.table1 import Job
+    from liesparse.reproduce.table1 import Job, Recipes
 
 app = typer.Typer(no_args_is_help=True, help="Make the paper's results again.")
 
@@ -67,7 +66,10 @@ def table1(
     chosen = ["paper", "best"] if recipe == "both" else [recipe.value]
     try:
         changes = parse_values(values or [])
-        recipes = {name: work.with_epochs(load_recipe(name).with_values(changes), epochs) for name in chosen}
+        recipes = {
+            name: {row: work.with_epochs(load_recipe(name, row).with_values(changes), epochs) for row in names}
+            for name in chosen
+        }
     except (ValueError, TypeError) as error:
         console.print(str(error), style="red")
         raise typer.Exit(2) from None
@@ -90,7 +92,7 @@ def table1(
 def _compute(
     console: Console,
     jobs: list[Job],
-    recipes: dict[str, Recipe],
+    recipes: Recipes,
     out: Path,
     data_dir: Path | None,
     found: dict[Job, dict[str, Any]],

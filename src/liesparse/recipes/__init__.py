@@ -77,8 +77,11 @@ def names() -> list[str]:
     return [f.name for f in fields(Recipe) if f.name not in parts] + inner
 
 
-def load_recipe(name: str | Path = "best") -> Recipe:
-    """Load a recipe that ships with the package, or any TOML file."""
+def load_recipe(name: str | Path = "best", purpose: str | None = None) -> Recipe:
+    """Load a recipe that ships with the package, or any TOML file.
+
+    A table ``[for.X]`` holds what is different for the purpose X, such as a row of the paper's table.
+    """
     path = Path(name)
     if str(name) in RECIPES:
         text = resources.files(__package__).joinpath(f"{name}.toml").read_text(encoding="utf-8")
@@ -90,7 +93,8 @@ def load_recipe(name: str | Path = "best") -> Recipe:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         reject("recipe", "a TOML file", f"{name}: {error}", "Correct that line.")
-    return Recipe().with_values(_flatten(table))
+    purposes = table.pop("for", {})
+    return Recipe().with_values(_flatten(table)).with_values(_flatten(purposes.get(purpose, {})))
 
 
 def parse_values(pairs: list[str]) -> dict[str, Any]:

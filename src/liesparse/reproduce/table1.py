@@ -69,6 +69,7 @@ class Job(NamedTuple):
         return f"{self.row}.{self.method}.{self.seed}.json"
 
 
+Recipes = dict[str, dict[str, Recipe]]  # by name, then by row
 Tell = Callable[[float, str], None]  # the share that is done, and a note
 Watch = Callable[[Job, float, str], None]
 
@@ -176,7 +177,7 @@ def _judge_dictionary(row: Row, dictionary: Float[Tensor, "pixel component"], im
     }
 
 
-def plan(rows: list[str], recipes: dict[str, Recipe], n_seeds: int) -> list[Job]:
+def plan(rows: list[str], recipes: Recipes, n_seeds: int) -> list[Job]:
     """List all cells of the table, the fast ones first."""
     jobs = [Job("translation", "known-group", 0)] if "translation" in rows else []
     jobs += [Job(row, "scikit-learn", 0) for row in rows]
@@ -185,13 +186,13 @@ def plan(rows: list[str], recipes: dict[str, Recipe], n_seeds: int) -> list[Job]
 
 
 def run(
-    jobs: list[Job], recipes: dict[str, Recipe], folder: Path, *, data_dir: Path | None = None, watch: Watch
+    jobs: list[Job], recipes: Recipes, folder: Path, *, data_dir: Path | None = None, watch: Watch
 ) -> Iterator[tuple[Job, dict[str, Any]]]:
     """Compute the cells that ``folder`` does not have yet, each written when it is done, and yield all of them."""
     for job in jobs:
         path = folder / job.file_name
         cell = _read_cell(path)
-        if cell is None or not _same(cell, recipes.get(job.method)):
+        if cell is None or not _same(cell, recipes.get(job.method, {}).get(job.row)):
             row = ROWS[job.row]
             images = load_images(row, job.seed, data_dir)
 
@@ -207,7 +208,7 @@ def run(
             elif job.method == "scikit-learn":
                 cell |= run_scikit_learn(row, images, job.seed, tell)
             else:
-                cell |= run_recipe(row, recipes[job.method], images, job.seed, tell)
+                cell |= run_recipe(row, recipes[job.method][job.row], images, job.seed, tell)
             write_json(path, cell)
         yield job, cell
 
@@ -230,7 +231,7 @@ def with_epochs(recipe: Recipe, n_epochs: int | None) -> Recipe:
     return recipe if n_epochs is None else replace(recipe, learning=replace(recipe.learning, n_epochs=n_epochs))
 
 
-def flat_cells(found: dict[Job, dict[str, Any]], recipes: dict[str, Recipe]) -> list[dict[str, Any]]:
+def flat_cells(found: dict[Job, dict[str, Any]], recipes: Recipes) -> list[dict[str, Any]]:
     """Return the cells of the recipes as the JSON file has them, sparse coding of the same row and seed beside each."""
     cells = []
     for job, cell in found.items():
@@ -250,7 +251,7 @@ def summarize(values: list[float]) -> str:
     return f"{statistics.fmean(values):.1f} ({min(values):.1f}-{max(values):.1f})"
 
 
-def table(found: dict[Job, dict[str, Any]], rows: list[str], recipes: dict[str, Recipe]) -> list[list[str]]:
+def table(found: dict[Job, dict[str, Any]], rows: list[str], recipes: Recipes) -> list[list[str]]:
     """Return the lines of the table: the paper, each recipe, and sparse coding side by side."""
 
     def column(row: str, method: str, key: str) -> str:

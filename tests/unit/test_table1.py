@@ -1,0 +1,107 @@
+"""Table 1: the plan, cells that are kept, the figures side by side; with tiny data and one epoch."""
+
+import gzip
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from liesparse.data import load_mnist
+from liesparse.recipes import load_recipe
+from liesparse.reproduce import table1
+from liesparse.reproduce.table1 import ROWS, Job, flat_cells, plan, run, summarize, table
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch):
+    monkeypatch.setattr(table1, "N_TRAIN", 300)
+    monkeypatch.setattr(table1, "N_TEST", 60)
+    monkeypatch.setattr(table1, "N_GLANCE", 20)
+
+
+def quick(name, row):
+    recipe = load_recipe(name, row)
+    return replace(recipe, learning=replace(recipe.learning, n_epochs=1, straighten_after=0))
+
+
+@pytest.fixture
+def recipes():
+    return {name: {"translation": quick(name, "translation")} for name in ("paper", "best")}
+
+
+def collect(jobs, recipes, folder):
+    asked = []
+    found = dict(run(jobs, recipes, folder, watch=lambda job, share, note: asked.append((job, share, note))))
+    return found, asked
+
+
+def test_the_rows_are_the_papers():
+    facts = {name: (row.n_components, row.sparsity, row.multiplicity, row.paper_lsc) for name, row in ROWS.items()}
+    assert facts == {
+        "translation": (10, 10.0, 1, 28.5),
+        "rotation-scaling": (10, 10.0, 1, 20.5),
+        "mnist-10": (10, 10.0, 2, 4.8),
+        "mnist-100": (100, 1.0, 2, 16.7),
+    }
+
+
+def test_the_whole_table_of_one_row(recipes, tmp_path):
+    jobs = plan(["translation"], recipes, 1)
+    found, asked = collect(jobs, recipes, tmp_path)
+    assert {job.method for job in found} == {"known-group", "scikit-learn", "sparse-coding", "paper", "best"}
+    assert max(share for _, share, _ in asked) == 1
+    cells = flat_cells(found, recipes)
+    keys = {"row", "recipe", "seed", "epochs", "lsc_snr", "sparse_coding_snr", "sparsity_active", "templates_alive"}
+    assert all(keys | {"seconds"} <= cell.keys() for cell in cells)
+    assert [cell["recipe"] for cell in cells] == ["paper", "best"]
+    assert cells[0]["sparse_coding_snr"] == found[Job("translation", "sparse-coding", 0)]["sparse_coding_snr"]
+    history = found[Job("translation", "best", 0)]["history"]
+    assert {"objective", "snr", "templates_alive", "posterior_width", "multimodal_share"} <= history[0].keys()
+    lines = table(found, ["translation"], recipes)
+    assert lines[0] == ["row", "paper", "paper", "best", "paper SC", "our SC", "scikit-learn"]
+    assert lines[1][:2] == ["translation", "28.5"]
+
+
+def test_finished_cells_are_not_computed_again(recipes, tmp_path):
+    jobs = [Job("translation", "best", 0)]
+    first, _ = collect(jobs, recipes, tmp_path)
+    again, asked = collect(jobs, recipes, tmp_path)
+    assert again == json.loads(json.dumps(list(first.values()))) or list(again.values()) == list(first.values())
+    assert asked == []
+    other = {"best": {"translation": recipes["best"]["translation"].with_values({"learning.em_rate": 0.2})}}
+    _, asked = collect(jobs, other, tmp_path)
+    assert asked  # other settings are another cell
+
+
+def test_half_a_file_is_computed_again(recipes, tmp_path):
+    job = Job("translation", "sparse-coding", 0)
+    (tmp_path / job.file_name).write_text('{"row": "transl')
+    found, asked = collect([job], recipes, tmp_path)
+    assert asked
+    assert found[job]["sparse_coding_snr"] > 1
+
+
+def test_summary():
+    assert summarize([]) == "-"
+    assert summarize([3.14159]) == "3.1"
+    assert summarize([1.0, 2.0, 6.0]) == "3.0 (1.0-6.0)"
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+def test_mnist_is_read_from_a_folder(tmp_path, compressed):
+    pixels = torch.randint(1, 255, (3, 784), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    content = b"\x00\x00\x08\x03" + b"".join(n.to_bytes(4, "big") for n in (3, 28, 28)) + pixels.numpy().tobytes()
+    name = "t10k-images-idx3-ubyte" + (".gz" if compressed else "")
+    (tmp_path / name).write_bytes(gzip.compress(content) if compressed else content)
+    images = load_mnist("test", tmp_path)
+    assert images.shape == (3, 784)
+    torch.testing.assert_close(images.norm(dim=1), torch.ones(3))
+    with pytest.raises(FileNotFoundError, match=r"no train-images-idx3-ubyte.gz in .*--data-dir"):
+        load_mnist("train", tmp_path)
+
+
+def test_a_file_that_is_cut_short(tmp_path):
+    (tmp_path / "t10k-images-idx3-ubyte").write_bytes(b"\x00\x00\x08\x03" + b"\x00\x00\x00\x09" * 3 + b"12")
+    with pytest.raises(ValueError, match=r"MNIST file: expected an idx file of images, .* cut short"):
+        load_mnist("test", tmp_path)
