@@ -30,14 +30,12 @@ from liesparse.inference import (
 )
 from liesparse.model import Parameters, unit_columns
 from liesparse.posterior import ENGINES, EngineName, make_engine
-from liesparse.straighten import straighten
 
 Schedule = Literal["constant", "cosine"]
 SCHEDULES: tuple[Schedule, ...] = ("constant", "cosine")
 Method = Literal["gradient", "em"]
 METHODS: tuple[Method, ...] = ("gradient", "em")
 
-STRAIGHTEN_IMAGES = 8000
 LEAST_DECAY = 1e-3  # EM goes on averaging, however little the schedule leaves
 
 
@@ -70,9 +68,6 @@ class Settings:
     single_shape_epochs : int
         During the first so many epochs only the largest code of each image counts in the updates.
         With several shapes per image the dictionary explains motion by mixing, and W learns nothing.
-    straighten_after : int
-        After so many epochs the pose gets new axes, see :mod:`liesparse.straighten`, and for one more epoch only
-        the largest code counts; 0 means never.
     """
 
     n_epochs: int = 20
@@ -91,14 +86,12 @@ class Settings:
     batches_per_update: int = 2
     schedule: Schedule = "constant"
     single_shape_epochs: int = 0
-    straighten_after: int = 0
 
     def __post_init__(self) -> None:
         for name in ("n_epochs", "batch_size", "n_code_steps", "batches_per_update"):
             check_count(name, getattr(self, name))
         check_count("n_grid", self.n_grid, 2)
         check_count("single_shape_epochs", self.single_shape_epochs, 0)
-        check_count("straighten_after", self.straighten_after, 0)
         for name in ("code_start", "dictionary_rate", "group_rate"):
             check_real(name, getattr(self, name), minimum=0)
         check_real("em_rate", self.em_rate, above=0, maximum=1)
@@ -152,15 +145,10 @@ def learn(
     adam, averages = stiefel.AdamState.zero(parameters.group_basis), em.Averages.zero(parameters)
     n_batches = -(-len(images) // settings.batch_size)
     n_steps = n_batches * settings.n_epochs
-    last_good, total, straightened = parameters, 0.0, -1
+    last_good, total = parameters, 0.0
     for step, batch in enumerate(shuffled_batches(images, settings, generator)):
         epoch = step // n_batches
         rate_factor = decay(settings.schedule, step / n_steps)
-        if step == settings.straighten_after * n_batches > 0:
-            straight = straighten(parameters, images[:STRAIGHTEN_IMAGES], engine)
-            if straight is not parameters:
-                parameters, straightened = straight, epoch
-                adam, averages = stiefel.AdamState.zero(parameters.group_basis), em.Averages.zero(parameters)
         codes = infer_codes(  # lines 4-9
             parameters,
             batch,
@@ -170,13 +158,12 @@ def learn(
             update=settings.code_update,
             gradient=settings.gradient,
         )
-        single = epoch < settings.single_shape_epochs or straightened == epoch
-        used = largest_only(codes) if single else codes
+        used = largest_only(codes) if epoch < settings.single_shape_epochs else codes
         expectation = expect_pose(parameters, batch, used, engine)  # line 10
         if settings.method == "gradient":  # lines 11-14
             parameters, adam = update(parameters, adam, batch, used, expectation, settings, rate_factor)
         else:
-            share = settings.em_rate * max(rate_factor, LEAST_DECAY) if averages.gram.any() else 1.0
+            share = settings.em_rate * max(rate_factor, LEAST_DECAY) if step else 1.0
             averages = em.average(averages, batch, used, expectation, share)
             if (step + 1) % settings.batches_per_update == 0 and (step + 1) * settings.em_rate >= 1:
                 parameters = em.maximize(parameters, averages)

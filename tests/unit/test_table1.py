@@ -22,7 +22,7 @@ def tiny(monkeypatch):
 
 def quick(name, row):
     recipe = load_recipe(name, row)
-    return replace(recipe, learning=replace(recipe.learning, n_epochs=1, straighten_after=0))
+    return replace(recipe, learning=replace(recipe.learning, n_epochs=1))
 
 
 @pytest.fixture

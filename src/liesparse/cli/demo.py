@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the model, metrics.json and the picture.")] = Path("runs/demo"),
     seed: Annotated[int, typer.Option(min=0, help="Random seed: same seed, same numbers.")] = 0,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the images.")] = 20,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the images.")] = 10,
     images: Annotated[int, typer.Option(min=1000, help="Training images to make.")] = 30_000,
 ) -> None:
     """Learn ten digits and 2-D translation from unlabelled images, in a few minutes."""

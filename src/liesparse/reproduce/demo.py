@@ -17,13 +17,13 @@ from liesparse import figures
 from liesparse.baselines import SparseCodingSettings, infer_sparse_codes, learn_sparse_coding
 from liesparse.data import TransformedImages, translations
 from liesparse.inference import infer_codes, map_poses
-from liesparse.learning import Progress, Settings, learn
+from liesparse.learning import Progress, learn
 from liesparse.metrics import Evaluation, active_codes, evaluate, snr, templates_alive
 from liesparse.model import Parameters, apply_transform, compose, reconstruct
-from liesparse.posterior import GridEngine
+from liesparse.posterior import AdaptiveEngine, Engine
+from liesparse.recipes import Recipe, load_recipe
 from liesparse.starts import random_start, start_from_data
 
-EVALUATION_GRID = 100  # [Chau20, app. E]
 N_TEST, N_GLANCE = 2000, 300  # held-out images at the end, and after each epoch
 
 
@@ -32,19 +32,13 @@ class DemoSettings:
     """How large the demo is; the model is the paper's (K = 10, L = 128, n = 2, σ² = 0.01, λ = 10)."""
 
     n_images: int = 30_000
-    n_epochs: int = 20
+    n_epochs: int = 10
     seed: int = 0
 
     @property
-    def learning(self) -> Settings:
-        """Return settings that reach digits and translation in minutes."""
-        return Settings(
-            n_epochs=self.n_epochs,
-            group_rate=1.0,
-            schedule="cosine",
-            metric="euclidean",
-            single_shape_epochs=max(1, self.n_epochs // 6),
-        )
+    def recipe(self) -> Recipe:
+        """Return the default recipe with this number of epochs."""
+        return load_recipe("best").with_values({"learning.n_epochs": self.n_epochs})
 
 
 class Glance(NamedTuple):
@@ -72,8 +66,9 @@ def run_demo(settings: DemoSettings, *, report: Callable[[Glance], None] | None 
     generator = torch.Generator().manual_seed(settings.seed)
     images = translations(settings.n_images, generator=generator).images
     test = translations(N_TEST, generator=generator)  # other draws of the shifts
-    start = start_from_data(random_start(images.shape[1], generator=generator), images, generator=generator)
-    engine = GridEngine(start.frequencies, EVALUATION_GRID)
+    start = random_start(images.shape[1], include_zero=settings.recipe.include_zero, generator=generator)
+    start = start_from_data(start, images, generator=generator)
+    engine = AdaptiveEngine(start.frequencies)
     held_out: Evaluation | None = None
 
     def watch(progress: Progress) -> None:
@@ -87,7 +82,7 @@ def run_demo(settings: DemoSettings, *, report: Callable[[Glance], None] | None 
                 )
             )
 
-    parameters = learn(start, images, settings.learning, generator=generator, callback=watch)
+    parameters = learn(start, images, settings.recipe.learning, generator=generator, callback=watch)
     learned = time.monotonic()
     lsc = evaluate(parameters, test.images, engine)
     baseline = evaluate_sparse_coding(images, test.images, parameters, generator=generator)
@@ -125,7 +120,7 @@ def evaluate_sparse_coding(
 
 
 def demo_panels(
-    parameters: Parameters, test: TransformedImages, engine: GridEngine, *, n_examples: int = 20, n_steps: int = 11
+    parameters: Parameters, test: TransformedImages, engine: Engine, *, n_examples: int = 20, n_steps: int = 11
 ) -> figures.DemoPanels:
     """Compute the images that the demo's picture shows."""
     side = math.isqrt(parameters.n_pixels)
