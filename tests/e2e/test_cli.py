@@ -112,3 +112,44 @@ def test_interrupted_demo_keeps_the_model_so_far(tmp_path):
         assert process.wait(timeout=60) == 130
     assert "the model so far is in" in rest
     load_model(out / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--rows", "translations"], "No row 'translations'. The rows are translation, rotation-scaling"),
+        (["--set", "start=somewhere"], "start: expected 'random' or 'data', got 'somewhere'"),
+        (["--set", "include_zero=1"], "include_zero: expected true or false"),
+        (["--set", "evaluation.refine=yes"], "refine: expected true or false"),
+        (["--set", "learning.epochs=1"], "got 'learning.epochs'"),
+        (["--recipe", "other"], "'other' is not one of"),
+    ],
+)
+def test_table1_explains_wrong_use(tmp_path, arguments, message):
+    done = run("reproduce", "table1", "--out", str(tmp_path), *arguments)
+    assert done.returncode == 2
+    assert message in " ".join((done.stdout + done.stderr).split())
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_table1_says_where_it_looked_for_mnist(tmp_path):
+    done = run("reproduce", "table1", "--rows", "mnist-10", "--out", str(tmp_path / "out"), "--data-dir", str(tmp_path))
+    assert done.returncode == 1
+    assert "no train-images-idx3-ubyte.gz in" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_interrupted_table1_keeps_its_cells(tmp_path):
+    arguments = [*COMMAND, "reproduce", "table1", "--rows", "translation", "--out", str(tmp_path)]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "known-group" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        rest = process.stdout.read()
+        assert process.wait(timeout=60) == 130
+    assert "the same command goes on from there" in rest
+    assert "Traceback" not in rest
+    assert [path.name for path in tmp_path.iterdir()] == ["translation.known-group.0.json"]
