@@ -1,0 +1,41 @@
+"""Train the default recipe on a miniature; run as a script, so that the suite's type checks do not slow it down.
+
+Four digits at half their size, shifted by up to a quarter of the frame.
+"""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from liesparse.checkpoint import save_model
+from liesparse.data import TransformedImages, embedded_digits, translations
+from liesparse.learning import learn
+from liesparse.recipes import load_recipe
+from liesparse.starts import random_start, start_from_data
+
+N_SHAPES = 4
+
+
+def make_images(seed: int) -> tuple[TransformedImages, TransformedImages]:
+    """Return training images, and test images with other shifts."""
+    rng = torch.Generator().manual_seed(seed)
+    shapes = torch.nn.functional.avg_pool2d(embedded_digits()[None, :N_SHAPES], 2)[0]
+    train, test = (translations(n, max_shift=3.5, sources=shapes, generator=rng) for n in (10_000, 500))
+    return train, test
+
+
+def train(seed: int, path: Path) -> None:
+    """Learn from the images alone and save the model."""
+    torch.set_num_threads(1)  # the matrices are too small for more
+    recipe = load_recipe("best")
+    images = make_images(seed)[0].images
+    rng = torch.Generator().manual_seed(seed)
+    start = random_start(196, n_components=N_SHAPES, n_irreps=40, include_zero=recipe.include_zero, generator=rng)
+    settings = replace(recipe.learning, n_epochs=10, batch_size=50, single_shape_epochs=3)
+    save_model(path, learn(start_from_data(start, images, generator=rng), images, settings, generator=rng))
+
+
+if __name__ == "__main__":
+    train(int(sys.argv[1]), Path(sys.argv[2]))
