@@ -7,6 +7,7 @@ from torch.testing import assert_close
 
 from liesparse import figures
 from liesparse.inference import infer_codes
+from liesparse.lattice import half_lattice
 from liesparse.posterior import GridEngine
 from liesparse.reproduce import bench
 
@@ -34,9 +35,18 @@ def test_errors_show_where_each_grid_ends():
 
 
 def test_shares_of_a_step_add_up():
-    step = bench.measure_step(SMALL, "grid", repeats=1)
+    step = bench.measure_step(SMALL, "paper", repeats=1)
     assert math.isclose(step["inference_share"] + step["gradients_share"] + step["stiefel_share"], 1)
-    assert bench.measure_step(SMALL, "adaptive", repeats=1)["batch_ms"] > 0
+    assert bench.measure_step(SMALL, "best", repeats=1)["batch_ms"] > 0
+
+
+def test_symmetries_save_most_of_the_products():
+    frequencies = half_lattice(2, 128)
+    plain, compiled = (
+        bench.count_multiply_adds(frequencies, bench.Shape(n_components=0), compiled=c) for c in (False, True)
+    )
+    assert plain == 2 * (4 * 10 * 18 * 50 + 2 * 10 * 2500)  # p = 0 ... 9, q = -8 ... 9
+    assert compiled == 2 * (4 * 10 * 10 * 26 + 2 * 10 * 13 * 50)
 
 
 def test_limit_counts_the_work():

@@ -55,8 +55,8 @@ def _print(console: Console, result: dict[str, Any]) -> None:
     for table in (speed, errors, growth):
         console.print(table)
     shares = ", ".join(f"{part} {result[f'{part}_share']:.0%}" for part in ("inference", "gradients", "stiefel"))
-    console.print(f"training step: {result['batch_ms']:.1f} ms with the grid ({shares}), ", end="")
-    console.print(f"{result['adaptive_step']['batch_ms']:.1f} ms adaptive")
+    console.print(f"training step: {result['batch_ms']:.1f} ms by gradients on the grid ({shares}), ", end="")
+    console.print(f"{result['best_step']['batch_ms']:.1f} ms by the default recipe")
     console.print(f"limit fraction: {result['limit_fraction']:.2f} at {result['gflops']:.0f} GFLOP/s", end="")
     console.print(f" and {result['ns_per_exponential']:.2f} ns per exponential")
     console.print(f"peak memory of training on 60,000 images: {result['peak_memory_mb']:.0f} MB above the data")
