@@ -1,5 +1,7 @@
 """The adaptive engine against exact grids, from flat posteriors to ten times the paper's sharpness."""
 
+import math
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -125,3 +127,18 @@ def test_codes_agree_with_a_fine_grid():
     fine = infer_codes(model, images, GridEngine(model.frequencies, 240))
     found = infer_codes(model, images, AdaptiveEngine(model.frequencies))
     assert_close(found, fine, atol=2e-3, rtol=0)
+
+
+@pytest.mark.parametrize("torus_dim", [1, 2])
+@pytest.mark.parametrize("scale", [3.0, 10.0, 30.0])
+def test_no_mass_is_cut_off_at_the_edge_of_the_window(torus_dim, scale):
+    """Two modes at every distance: for some of them the second lies just where a window around the first ends."""
+    frequencies = half_lattice(torus_dim, 8 * torus_dim)
+    gaps = torch.linspace(0.05, math.pi, 60, dtype=F64)
+    poses = torch.stack((torch.full_like(gaps, 1.0), 1.0 + gaps))[..., None].expand(2, 60, torus_dim)
+    peaks = torus.features(torus.phases(frequencies, poses.reshape(-1, torus_dim))).view(2, 60, -1, 2)
+    natural = scale * peaks.sum(dim=0) / frequencies.double().norm(dim=1)[:, None]
+    truth = GridEngine(frequencies, 600, dtype=F64).moments(natural)
+    found = AdaptiveEngine(frequencies, dtype=F64).moments(natural)
+    error = (found.rotation - truth.rotation).flatten(1).norm(dim=1) / truth.rotation.flatten(1).norm(dim=1)
+    assert float(error.max()) < 1e-3

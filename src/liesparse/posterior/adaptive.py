@@ -34,9 +34,9 @@ REFINEMENTS = (1, 1.2, 1.5, 1.8, 2.2, 2.6, 3.2, 3.8, 4.5, 5.4, 6.5, 8, 10, 12, 1
 DENSITY_REFINEMENT = 4  # points per coarse cell of the grid for densities and modes
 BROAD = 4  # up to this level no window is tried
 LEVELS_PER_GROUP = 3  # posteriors whose levels are so close share the finest of them
-LEAST_POINTS = 0.75  # fine points for a flat posterior, over the 2·max|ω| + 1 of its polynomial
-POINTS_PER_WIDTH = 4.9  # fine points on 2π per 1/width of the peak: a spacing of 1.28 widths
-TAIL = 10.0  # nats below the peak at which mass no longer matters
+LEAST_POINTS = 0.88  # fine points for a flat posterior, over the 2·max|ω| + 1 of its polynomial
+POINTS_PER_WIDTH = 5.0  # fine points on 2π per 1/width of the peak: a spacing of 1.26 widths
+TAIL = 10.5  # nats below the peak at which mass no longer matters
 N_WINDOW = 24  # points per axis of a window
 CELL_COST = 20.0  # a point of a single cell costs so many points of a full grid
 CHUNK = 1 << 22  # points evaluated at a time
@@ -83,8 +83,10 @@ class AdaptiveEngine(Engine):
         nodes = torch.arange(self._n_coarse)
         apart = (nodes[:, None] - nodes).abs()
         apart = torch.minimum(apart, self._n_coarse - apart)
-        reach = (N_WINDOW / 2 / self._levels).floor()[:, None, None]  # whole cells from the centre to the edge
-        self._inside = torch.where(apart <= reach, -torch.inf, 0.0).flatten(0, 1).to(dtype)  # (level · node, node)
+        reach = (N_WINDOW / 2 / self._levels).floor()[
+            :, None, None
+        ]  # whole cells up to the edge; the last must be empty
+        self._inside = torch.where(apart < reach, -torch.inf, 0.0).flatten(0, 1).to(dtype)  # (level · node, node)
         refinement = Refinement(LEAST_POINTS * self._nyquist, POINTS_PER_WIDTH, TAIL)
         self.kernel = make_kernel(frequencies, self._n_coarse, dtype, refinement)
         self._grid = cache(self._make_grid)
@@ -138,7 +140,7 @@ class AdaptiveEngine(Engine):
         n_points = LEAST_POINTS * self._nyquist + POINTS_PER_WIDTH * curvature.amax(dim=1).sqrt()
         level = torch.searchsorted(self._levels, n_points / self._n_coarse).clamp_(max=len(REFINEMENTS) - 1)
         drop = 0.5 * self._spacing**2 * curvature  # from the peak to one cell away
-        loss = 0.375 * drop.sum(dim=1)  # half a cell off on every axis, times 1.5
+        loss = 0.5 * drop.sum(dim=1)  # half a cell off on every axis, times 2
         flank = (TAIL * drop.amax(dim=1)).sqrt()
         return _Need(values, along, peak, list(place), level, loss, flank)
 
