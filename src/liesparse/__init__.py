@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from liesparse.checkpoint import load_model as load_model
     from liesparse.checkpoint import save_model as save_model
     from liesparse.data import embedded_digits as embedded_digits
+    from liesparse.data import load_mnist as load_mnist
     from liesparse.data import rotations_scalings as rotations_scalings
     from liesparse.data import translations as translations
     from liesparse.data import unit_norm as unit_norm
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from liesparse.posterior import GridEngine as GridEngine
     from liesparse.posterior import ReferenceEngine as ReferenceEngine
     from liesparse.posterior import log_likelihood as log_likelihood
+    from liesparse.recipes import load_recipe as load_recipe
     from liesparse.starts import random_start as random_start
     from liesparse.starts import start_from_data as start_from_data
 
@@ -44,7 +46,9 @@ _HOMES = {
     "half_lattice": "lattice",
     "infer_codes": "inference",
     "learn": "learning",
+    "load_mnist": "data",
     "load_model": "checkpoint",
+    "load_recipe": "recipes",
     "log_likelihood": "posterior",
     "map_poses": "inference",
     "random_start": "starts",
