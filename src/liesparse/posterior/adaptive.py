@@ -37,7 +37,7 @@ LEVELS_PER_GROUP = 3  # posteriors whose levels are so close share the finest of
 LEAST_POINTS = 0.88  # fine points for a flat posterior, over the 2·max|ω| + 1 of its polynomial
 POINTS_PER_WIDTH = 5.0  # fine points on 2π per 1/width of the peak: a spacing of 1.26 widths
 TAIL = 10.5  # nats below the peak at which mass no longer matters
-N_WINDOW = 24  # points per axis of a window
+N_WINDOW = 28  # points per axis of a window
 CELL_COST = 20.0  # a point of a single cell costs so many points of a full grid
 CHUNK = 1 << 22  # points evaluated at a time
 
