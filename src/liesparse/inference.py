@@ -40,6 +40,7 @@ def expect_pose(
     engine: Engine,
 ) -> PoseExpectation:
     """Integrate the pose out at fixed codes: R̄ = E[R(s)] under P(s | I, α) [Chau20, app. B and C]."""
+    engine.check_fits(parameters)
     shape_planes = parameters.to_planes(compose(parameters, codes))
     image_planes = parameters.to_planes(images)
     natural = natural_parameters(shape_planes, image_planes, parameters.noise_std, parameters.pose_prior)

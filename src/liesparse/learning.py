@@ -165,7 +165,8 @@ def learn(
         else:
             share = settings.em_rate * max(rate_factor, LEAST_DECAY) if step else 1.0
             averages = em.average(averages, batch, used, expectation, share)
-            if (step + 1) % settings.batches_per_update == 0 and (step + 1) * settings.em_rate >= 1:
+            due = (step + 1) % settings.batches_per_update == 0 and (step + 1) * settings.em_rate >= 1
+            if due or step + 1 == n_steps:
                 parameters = em.maximize(parameters, averages)
         total += float(codes.sum())
         end = (step + 1) % n_batches == 0

@@ -133,3 +133,11 @@ def test_learning_by_em_is_repeatable(make_model, draw):
     assert runs[0].group_basis.equal(runs[1].group_basis)
     assert not runs[0].group_basis.equal(model.group_basis)
     assert stiefel.orthonormality_error(runs[0].group_basis) < 1e-10
+
+
+def test_a_run_too_short_for_its_memory_still_learns(make_model, draw):
+    model = make_model(8)
+    images, _, _ = draw(model, batch=30)
+    settings = Settings(n_epochs=1, batch_size=10, n_grid=12, method="em", em_rate=0.1, batches_per_update=2)
+    learned = learn(model, images, settings, generator=torch.Generator().manual_seed(5))
+    assert not learned.group_basis.equal(model.group_basis)

@@ -177,3 +177,30 @@ def test_building_does_not_change_how_the_process_rounds():
     """Fast-math start-up code would flush denormals everywhere."""
     native_module.load_library()
     assert float(torch.tensor(1e-40) * 1.0) > 0
+
+
+@needs_compiler
+def test_planes_of_another_model_are_refused():
+    """The compiled code must never read beyond what it was given."""
+    engine = GridEngine(half_lattice(2, 12), 20)
+    with pytest.raises(ValueError, match=r"planes: expected float32 of shape \(batch, 12, 2\)"):
+        engine.moments(torch.zeros(3, 5, 2))
+    with pytest.raises(ValueError, match="planes: expected float32"):
+        engine.moments(torch.zeros(3, 12, 2, dtype=F64))
+
+
+@needs_compiler
+def test_frequencies_that_alias_on_the_grid():
+    """ω = 4 on a grid of 4 is a constant, so the largest value of the sum may be far below zero."""
+    frequencies = torch.tensor([[4, 0], [1, 0]])
+    natural = torch.tensor([[[-200.0, 0.0], [3.0, 0.0]]])
+    found = GridEngine(frequencies, 4).moments(natural)
+    truth = ReferenceEngine(frequencies, 4, dtype=F64).moments(natural.double())
+    assert_close(found.rotation.double(), truth.rotation, atol=1e-5, rtol=0)
+    assert_close(found.log_partition.double(), truth.log_partition, atol=1e-3, rtol=0)
+
+
+@needs_compiler
+def test_numbers_that_are_not_finite_do_not_look_fine():
+    natural = torch.full((2, 12, 2), torch.nan)
+    assert not GridEngine(half_lattice(2, 12), 20).moments(natural).rotation.isfinite().any()

@@ -74,6 +74,14 @@ def test_finished_cells_are_not_computed_again(recipes, tmp_path):
     assert asked  # other settings are another cell
 
 
+def test_a_baseline_with_other_settings_is_computed_again(recipes, tmp_path, monkeypatch):
+    job = Job("translation", "sparse-coding", 0)
+    collect([job], recipes, tmp_path)
+    assert collect([job], recipes, tmp_path)[1] == []
+    monkeypatch.setitem(ROWS, "translation", replace(ROWS["translation"], sparse_coding_epochs=1))
+    assert collect([job], recipes, tmp_path)[1]
+
+
 def test_half_a_file_is_computed_again(recipes, tmp_path):
     job = Job("translation", "sparse-coding", 0)
     (tmp_path / job.file_name).write_text('{"row": "transl')
@@ -103,5 +111,8 @@ def test_mnist_is_read_from_a_folder(tmp_path, compressed):
 
 def test_a_file_that_is_cut_short(tmp_path):
     (tmp_path / "t10k-images-idx3-ubyte").write_bytes(b"\x00\x00\x08\x03" + b"\x00\x00\x00\x09" * 3 + b"12")
+    with pytest.raises(ValueError, match=r"MNIST file: expected an idx file of images, .* cut short"):
+        load_mnist("test", tmp_path)
+    (tmp_path / "t10k-images-idx3-ubyte.gz").write_bytes(gzip.compress(bytes(5000))[:20])
     with pytest.raises(ValueError, match=r"MNIST file: expected an idx file of images, .* cut short"):
         load_mnist("test", tmp_path)

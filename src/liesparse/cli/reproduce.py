@@ -46,7 +46,9 @@ def table1(
     out: Annotated[Path, typer.Option(help="Folder for the finished cells; a second run goes on from them.")] = Path(
         "runs/table1"
     ),
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write all cells to this file.")] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the cells of the recipes to this file.")
+    ] = None,
 ) -> None:
     """Held-out SNR of LSC and of plain sparse coding: Table 1, by recipe and over seeds.
 
@@ -80,7 +82,7 @@ def table1(
     except KeyboardInterrupt:
         console.print(f"Stopped. {len(found)} of {len(jobs)} cells are in {out}; the same command goes on from there.")
         raise typer.Exit(130) from None
-    except (OSError, LearningError) as error:
+    except (OSError, ValueError, LearningError) as error:
         console.print(str(error), style="red")
         raise typer.Exit(1) from None
     _print_table(console, work.table(found, names, recipes), found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import os
 from pathlib import Path
 from typing import Literal
@@ -28,18 +29,21 @@ def load_mnist(split: Split = "train", folder: str | Path | None = None) -> Floa
     check_choice("split", split, tuple(FILES))
     path = find_mnist(split, folder)
     opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rb") as file:
-        content = file.read()
-    shape = tuple(np.frombuffer(content[4:16], ">u4").tolist())
-    if content[:4] != MAGIC or len(content) != 16 + np.prod(shape):
+    try:
+        with opener(path, "rb") as file:
+            content = file.read()
+    except (EOFError, gzip.BadGzipFile):
+        content = b""
+    shape = [int.from_bytes(content[at : at + 4], "big") for at in (4, 8, 12)]
+    if content[:4] != MAGIC or len(content) != 16 + math.prod(shape):
         reject("MNIST file", "an idx file of images", str(path), "Fetch it anew; it may be cut short.")
-    pixels = np.frombuffer(content, np.uint8, offset=16).reshape(len(content[16:]) // (shape[1] * shape[2]), -1)
+    pixels = np.frombuffer(content, np.uint8, offset=16).reshape(shape[0], -1)
     return unit_norm(torch.from_numpy(pixels.astype(np.float32)))
 
 
 def find_mnist(split: Split, folder: str | Path | None = None) -> Path:
     """Return the path of one split's images, or say where it was looked for."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "liesparse"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "liesparse"
     given = folder or os.environ.get("LIESPARSE_DATA")
     roots = [Path(given)] if given else [cache]
     places = [place for root in roots for place in (root, root / "mnist")]

@@ -57,7 +57,7 @@ static void profile(const Level *coarse, const Work *work) {
         const int at[4] = {orbit, (n - orbit) % n, orbit + n / 2, n / 2 - orbit};
         for (int member = 0; member < 4; member++) {
             const float *row = work->values + (4 * orbit + member) * width;
-            Vector most = {0}; /* padding holds zeros too, and the mean of all values is zero */
+            Vector most = load(row);
             for (int block = 0; block < width; block += LANE) most = larger(most, load(row + block));
             work->row_max[at[member] % n] = largest(most);
         }
@@ -199,6 +199,7 @@ static int integrate(const Plan *plan, float *natural, float *rotation, float *l
         natural[plan->zero] = natural[plan->zero + 2 * plan->half] = 0;
     }
     const float top = evaluate_grid(plan, plan->levels, natural, work);
+    if (!isfinite(top)) return 1; /* torch says what is wrong with such numbers */
     int level = 0, n_rows = 0, n_columns = 0;
     if (plan->n_levels > 1) level = look(plan, natural, top, work, &n_rows, &n_columns);
     if (level == plan->n_levels) return 1;

@@ -21,7 +21,7 @@ static float *allocate(size_t count) {
 int moments(const Plan *plan, const float *natural, int batch, float *rotation, float *log_partition, int n_threads) {
     const int half = plan->half, layer = 4 * half;
     int failed = 0;
-    #pragma omp parallel num_threads(n_threads)
+    #pragma omp parallel num_threads(n_threads) reduction(| : failed)
     {
         float *memory = allocate(work_size(plan) + 2 * layer);
         if (memory) {
@@ -38,7 +38,7 @@ int moments(const Plan *plan, const float *natural, int batch, float *rotation, 
                     folded[plan->place[l] % layer] += from[2 * l];
                     folded[plan->place[l] % layer + 2 * half] += from[2 * l + 1];
                 }
-                if (integrate(plan, folded, found, log_partition + b, &work)) failed = 1;
+                failed |= integrate(plan, folded, found, log_partition + b, &work);
                 for (int l = 0; l < plan->n_irreps; l++) {
                     to[2 * l] = found[plan->place[l] % layer];
                     to[2 * l + 1] = found[plan->place[l] % layer + 2 * half];
@@ -148,7 +148,7 @@ int ascend(const Plan *plan, const Task *task, const float *images, int batch, f
         prior[plan->place[l] % layer + 2 * plan->half] += task->prior[2 * l + 1];
     }
     int failed = 0;
-    #pragma omp parallel num_threads(n_threads)
+    #pragma omp parallel num_threads(n_threads) reduction(| : failed)
     {
         const size_t room = (size_t)2 * GROUP * size + 2 * layer, space = (size_t)3 * GROUP * n_components;
         float *memory = allocate(room + work_size(plan) + space + LANE);

@@ -33,7 +33,7 @@ typedef struct {
                               /* (re, q >= 0), (re, q < 0), (im, q >= 0), (im, q < 0) */
     int zero;                 /* the cell of ω = 0, or -1 */
     const int *place;         /* where in the layers each plane has its real part */
-    const float *squares;     /* (p² | q² | 1 except for ω = 0, both signs, half) */
+    const float *squares;     /* (p² | q², both signs, half) */
     int n_levels;             /* 1: a plain grid; else level 0 is the coarse one */
     const Level *levels;
     float least_points, points_per_width, tail;
@@ -150,7 +150,7 @@ static float evaluate_grid(const Plan *plan, const Level *level, const float *na
             store(to + width + side, im - im2);
         }
     const int odd = plan->lowest & 1; /* whether the first p is odd */
-    Vector top = {0};
+    Vector top = (Vector){0} - 1e30f; /* points that are there twice are real values too */
     for (int orbit = 0; orbit < n_row_orbits(level); orbit++) {
         const float *weights = level->first + 2 * n_first * orbit;
         for (int block = 0; block < width; block += LANE) {

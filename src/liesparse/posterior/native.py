@@ -26,6 +26,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from liesparse import torus
+from liesparse._checks import reject
 
 SOURCES = ("grid.c", "adaptive.c", "codes.c")
 LANE = 16  # floats per vector, as in grid.c
@@ -126,6 +127,7 @@ class Kernel:
         """Return the moments, or None if torch must do it: another device, or too sharp for the finest level."""
         if natural.device.type != "cpu" or natural.requires_grad:
             return None
+        self._check(natural)
         natural = natural.contiguous()
         rotation, log_partition = torch.empty_like(natural), natural.new_empty(len(natural))
         failed = self._library.moments(
@@ -155,7 +157,9 @@ class Kernel:
         """Return the codes after ``n_steps`` of FISTA, or None if torch must do it."""
         if image_planes.device.type != "cpu":
             return None
-        codes = codes.clone(memory_format=torch.contiguous_format)
+        for planes in (image_planes, dictionary_planes, pose_prior[None]):
+            self._check(planes)
+        codes = codes.detach().clone(memory_format=torch.contiguous_format)
         images, dictionary, prior = (
             tensor.detach().contiguous() for tensor in (image_planes, dictionary_planes, pose_prior)
         )
@@ -170,6 +174,12 @@ class Kernel:
             torch.get_num_threads(),
         )
         return None if failed else codes
+
+    def _check(self, planes: Float[Tensor, "batch irrep 2"]) -> None:
+        """Reject what the compiled code would read beyond its end, or as other numbers."""
+        if planes.shape[1:] != (self._plan.n_irreps, 2) or planes.dtype != torch.float32:
+            found = f"shape {tuple(planes.shape)}, {planes.dtype}"
+            reject("planes", f"float32 of shape (batch, {self._plan.n_irreps}, 2)", found, "Make an engine for them.")
 
 
 def _pad(count: int) -> int:
@@ -209,7 +219,8 @@ def make_kernel(
         return None
     if refinement is None:
         return Kernel(library, frequencies, [n_points])
-    return Kernel(library, frequencies, [n_points, *(n for n in LEVELS if n > n_points)], refinement)
+    finer = [n for n in LEVELS if n > n_points]
+    return Kernel(library, frequencies, [n_points, *finer], refinement) if finer else None
 
 
 @cache
@@ -217,7 +228,7 @@ def load_library() -> ctypes.CDLL | None:
     """Return the compiled library, built on first use and kept in the user's cache; None if that fails."""
     if os.environ.get("LIESPARSE_NATIVE") == "0":
         return None
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    compiler = shutil.which("gcc") or shutil.which("cc")
     sources = {name: resources.files(__package__).joinpath(name).read_text() for name in SOURCES}
     key = hashlib.sha256("\0".join((*sources.values(), *FLAGS, str(compiler), _processor())).encode()).hexdigest()[:16]
     try:
@@ -243,7 +254,7 @@ def _processor() -> str:
 
 
 def _cache_folder() -> Path:
-    root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    root = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     folder = Path(root) / "liesparse"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -101,7 +101,7 @@ def run_recipe(row: Row, recipe: Recipe, images: Images, seed: int, watch: Tell)
     if recipe.start == "data":
         start = start_from_data(start, images.train, generator=generator)
     judge = make_engine(recipe.evaluation.posterior, start.frequencies, recipe.evaluation.n_grid)
-    glance = images.test[:: len(images.test) // N_GLANCE]
+    glance = images.test[:: max(1, len(images.test) // N_GLANCE)]
     history: list[dict[str, Any]] = []
 
     def look(progress: Progress) -> None:
@@ -122,7 +122,6 @@ def run_recipe(row: Row, recipe: Recipe, images: Images, seed: int, watch: Tell)
         "templates_alive": found.templates_alive,
         "seconds": round(seconds, 1),
         "history": history,
-        "settings": asdict(recipe),
     }
 
 
@@ -195,9 +194,9 @@ def run(
     """Compute the cells that ``folder`` does not have yet, each written when it is done, and yield all of them."""
     for job in jobs:
         path = folder / job.file_name
-        cell = _read_cell(path)
-        if cell is None or not _same(cell, recipes.get(job.method, {}).get(job.row)):
-            row = ROWS[job.row]
+        row, cell = ROWS[job.row], _read_cell(path)
+        settings = _plain(recipes[job.method][job.row] if job.method in recipes else row)
+        if cell is None or cell.get("settings") != settings:
             images = load_images(row, job.seed, data_dir)
 
             def tell(share: float, note: str, job: Job = job) -> None:
@@ -213,6 +212,7 @@ def run(
                 cell |= run_scikit_learn(row, images, job.seed, tell)
             else:
                 cell |= run_recipe(row, recipes[job.method][job.row], images, job.seed, tell)
+            cell["settings"] = settings
             write_json(path, cell)
         yield job, cell
 
@@ -225,9 +225,10 @@ def _read_cell(path: Path) -> dict[str, Any] | None:
     return cell
 
 
-def _same(cell: dict[str, Any], recipe: Recipe | None) -> bool:
-    """Tell whether a cell on disk was made with these settings."""
-    return recipe is None or cell.get("settings") == json.loads(json.dumps(asdict(recipe)))
+def _plain(settings: Recipe | Row) -> dict[str, Any]:
+    """Return settings as JSON has them; a cell on disk counts only if it was made with the same ones."""
+    plain: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
+    return plain
 
 
 def with_epochs(recipe: Recipe, n_epochs: int | None) -> Recipe:
@@ -236,7 +237,7 @@ def with_epochs(recipe: Recipe, n_epochs: int | None) -> Recipe:
 
 
 def flat_cells(found: dict[Job, dict[str, Any]], recipes: Recipes) -> list[dict[str, Any]]:
-    """Return the cells of the recipes as the JSON file has them, sparse coding of the same row and seed beside each."""
+    """Return the cells of the recipes for the JSON file, sparse coding of the same row and seed beside each."""
     cells = []
     for job, cell in found.items():
         if job.method in recipes:
