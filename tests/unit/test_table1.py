@@ -92,8 +92,9 @@ def test_half_a_file_is_computed_again(recipes, tmp_path):
 
 def test_summary():
     assert summarize([]) == "-"
-    assert summarize([3.14159]) == "3.1"
-    assert summarize([1.0, 2.0, 6.0]) == "3.0 (1.0-6.0)"
+    assert summarize([3.14159]) == "3.14"
+    assert summarize([1.0, 2.0, 6.0]) == "3.00 (1.00-6.00)"
+    assert summarize([10.0, 20.0]) == "15.0 (10.0-20.0)"
 
 
 @pytest.mark.parametrize("compressed", [True, False])

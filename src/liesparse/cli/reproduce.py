@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Make the paper's results again.")
 
 
+TABLE_WIDTH = 120  # where there is no terminal to fit
+
+
 class RecipeChoice(StrEnum):
     """Which recipes to run."""
 
@@ -126,10 +129,10 @@ def _compute(
 def _print_table(console: Console, lines: list[list[str]], found: dict[Job, dict[str, Any]]) -> None:
     shown = Table(title="Held-out SNR: mean (lowest-highest over seeds)")
     for number, heading in enumerate(lines[0]):
-        shown.add_column(heading, justify="right" if number else "left")
+        shown.add_column(heading, justify="right" if number else "left", no_wrap=True)
     for line in lines[1:]:
         shown.add_row(*line)
-    console.print(shown)
+    console.print(shown, width=None if console.is_terminal else TABLE_WIDTH)
     for job, cell in found.items():
         if job.method == "known-group":
             console.print(f"Translation by the known Fourier group with the true digits: {cell['lsc_snr']:.1f}")

@@ -251,9 +251,9 @@ def summarize(values: list[float]) -> str:
     """Return mean and range, or the one value."""
     if not values:
         return "-"
-    if len(values) == 1:
-        return f"{values[0]:.1f}"
-    return f"{statistics.fmean(values):.1f} ({min(values):.1f}-{max(values):.1f})"
+    digits = 1 if max(values) >= 10 else 2
+    mean, low, high = (f"{value:.{digits}f}" for value in (statistics.fmean(values), min(values), max(values)))
+    return mean if len(values) == 1 else f"{mean} ({low}-{high})"
 
 
 def table(found: dict[Job, dict[str, Any]], rows: list[str], recipes: Recipes) -> list[list[str]]:
