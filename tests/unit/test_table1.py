@@ -59,7 +59,7 @@ def test_the_whole_table_of_one_row(recipes, tmp_path):
     history = found[Job("translation", "best", 0)]["history"]
     assert {"objective", "snr", "templates_alive", "posterior_width", "multimodal_share"} <= history[0].keys()
     lines = table(found, ["translation"], recipes)
-    assert lines[0] == ["row", "paper", "paper", "best", "paper SC", "our SC", "scikit-learn"]
+    assert lines[0] == ["row", "published", "paper", "best", "published SC", "our SC", "scikit-learn"]
     assert lines[1][:2] == ["translation", "28.5"]
 
 

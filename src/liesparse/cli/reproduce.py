@@ -129,10 +129,12 @@ def _compute(
 def _print_table(console: Console, lines: list[list[str]], found: dict[Job, dict[str, Any]]) -> None:
     shown = Table(title="Held-out SNR: mean (lowest-highest over seeds)")
     for number, heading in enumerate(lines[0]):
-        shown.add_column(heading, justify="right" if number else "left", no_wrap=True)
+        shown.add_column(heading, justify="right" if number else "left")
     for line in lines[1:]:
         shown.add_row(*line)
-    console.print(shown, width=None if console.is_terminal else TABLE_WIDTH)
+    if not console.is_terminal:
+        console.width = TABLE_WIDTH
+    console.print(shown)
     for job, cell in found.items():
         if job.method == "known-group":
             console.print(f"Translation by the known Fourier group with the true digits: {cell['lsc_snr']:.1f}")

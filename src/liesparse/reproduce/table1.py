@@ -262,7 +262,7 @@ def table(found: dict[Job, dict[str, Any]], rows: list[str], recipes: Recipes) -
     def column(row: str, method: str, key: str) -> str:
         return summarize([cell[key] for job, cell in found.items() if (job.row, job.method) == (row, method)])
 
-    lines = [["row", "paper", *recipes, "paper SC", "our SC", "scikit-learn"]]
+    lines = [["row", "published", *recipes, "published SC", "our SC", "scikit-learn"]]
     for name in rows:
         row = ROWS[name]
         lines.append(
