@@ -154,6 +154,8 @@ def run_scikit_learn(row: Row, images: Images, seed: int, watch: Tell) -> dict[s
         row.n_components,
         alpha=row.sparsity * NOISE_STD**2,  # its loss is σ² times ours
         max_iter=3,
+        tol=0.0,
+        max_no_improvement=None,  # all three passes
         batch_size=200,
         fit_algorithm="cd",
         positive_code=True,
