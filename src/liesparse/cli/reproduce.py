@@ -70,11 +70,8 @@ def table1(
         raise typer.Exit(2)
     chosen = ["paper", "best"] if recipe == "both" else [recipe.value]
     try:
-        changes = parse_values(values or [])
-        recipes = {
-            name: {row: work.with_epochs(load_recipe(name, row).with_values(changes), epochs) for row in names}
-            for name in chosen
-        }
+        changes = parse_values(values or []) | ({"learning.n_epochs": epochs} if epochs is not None else {})
+        recipes = {name: {row: load_recipe(name, row).with_values(changes) for row in names} for name in chosen}
     except (ValueError, TypeError) as error:
         console.print(str(error), style="red")
         raise typer.Exit(2) from None

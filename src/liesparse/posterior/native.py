@@ -97,7 +97,7 @@ class Kernel:
         library: ctypes.CDLL,
         frequencies: Int[Tensor, "irrep 2"],
         sizes: list[int],
-        refinement: Refinement = Refinement(0, 0, 0),  # noqa: B008
+        refinement: Refinement,
     ) -> None:
         self._library = library
         first, last = frequencies.unbind(1)
@@ -218,7 +218,7 @@ def make_kernel(
     if library is None:
         return None
     if refinement is None:
-        return Kernel(library, frequencies, [n_points])
+        return Kernel(library, frequencies, [n_points], Refinement(0, 0, 0))  # one level: nothing to refine
     finer = [n for n in LEVELS if n > n_points]
     return Kernel(library, frequencies, [n_points, *finer], refinement) if finer else None
 

@@ -6,7 +6,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -231,11 +231,6 @@ def _plain(settings: Recipe | Row) -> dict[str, Any]:
     """Return settings as JSON has them; a cell on disk counts only if it was made with the same ones."""
     plain: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
     return plain
-
-
-def with_epochs(recipe: Recipe, n_epochs: int | None) -> Recipe:
-    """Return the recipe with another number of epochs, if one is given."""
-    return recipe if n_epochs is None else replace(recipe, learning=replace(recipe.learning, n_epochs=n_epochs))
 
 
 def flat_cells(found: dict[Job, dict[str, Any]], recipes: Recipes) -> list[dict[str, Any]]:
