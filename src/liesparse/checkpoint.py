@@ -1,81 +1,121 @@
-"""Models on disk: one safetensors file with the settings as JSON in its header; never pickle."""
+"""Models and unfinished runs on disk: what :mod:`liesparse.files` seals, and how to make it whole again."""
 
 from __future__ import annotations
 
-import json
-import os
-import secrets
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import safetensors
-import safetensors.torch
+import torch
+from torch import Tensor
 
+from liesparse import em, stiefel
 from liesparse._checks import reject
+from liesparse.files import Sealed, need, read_sealed, write_sealed
+from liesparse.learning import State
 from liesparse.model import Parameters
 
-FORMAT = "liesparse-model"
-FORMAT_VERSION = 1
 _TENSORS = ("group_basis", "dictionary", "frequencies", "pose_prior")
+_STATE = ("momentum", "second_moment", "moved", "returned", "gram", "random")
+_NAME = re.compile(r"step-\d{9}\.safetensors")
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write to a temporary name beside ``path``, sync, and rename: nobody ever sees half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with temporary.open("xb") as file:  # with the user's own permissions
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write ``value`` as readable JSON, atomically."""
-    write_atomically(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+def versions() -> dict[str, str]:
+    """Return what a result may depend on."""
+    return {"liesparse": version("liesparse"), "torch": torch.__version__}
 
 
 def save_model(path: str | Path, parameters: Parameters, settings: Any = None) -> None:
     """Save a model as one safetensors file, with how it was learned: a mapping or a dataclass of plain values."""
     parameters.validate()
     plain = asdict(settings) if is_dataclass(settings) and not isinstance(settings, type) else dict(settings or {})
-    header = {
-        "format": FORMAT,
-        "version": FORMAT_VERSION,
-        "noise_std": parameters.noise_std,
-        "sparsity": parameters.sparsity,
-        "settings": plain,
-    }
-    tensors = {name: getattr(parameters, name).contiguous() for name in _TENSORS}
-    content = safetensors.torch.save(tensors, metadata={FORMAT: json.dumps(header)})
-    write_atomically(Path(path), content)
+    header, tensors = pack_parameters(parameters)
+    write_sealed(path, "model", header | {"settings": plain, "versions": versions()}, tensors)
 
 
 def load_model(path: str | Path) -> tuple[Parameters, dict[str, Any]]:
     """Load a model and the settings saved with it; a file that is not one gives a ``ValueError``."""
-    fix = "Pass a model.safetensors that liesparse wrote."
-    try:
-        with safetensors.safe_open(str(path), framework="pt") as file:
-            header = json.loads((file.metadata() or {}).get(FORMAT, "null"))
-            present = set(file.keys())
-            tensors = {name: file.get_tensor(name) for name in _TENSORS if name in present}
-    except FileNotFoundError:
-        reject("path", "an existing model file", str(path), fix)
-    except (safetensors.SafetensorError, json.JSONDecodeError, OSError) as error:
-        reject("path", "a readable safetensors file", f"{path} ({error})", fix)
-    if not isinstance(header, dict) or header.get("format") != FORMAT:
-        reject("path", "a liesparse model", f"{path}, which is something else", fix)
-    if header.get("version") != FORMAT_VERSION:
-        reject("path", f"format version {FORMAT_VERSION}", f"version {header.get('version')}", "Update liesparse.")
-    missing = [name for name in _TENSORS if name not in tensors]
-    missing += [name for name in ("noise_std", "sparsity") if name not in header]
-    if missing:
-        reject("path", "a complete model", f"{path} without {', '.join(missing)}", fix)
-    parameters = Parameters(**tensors, noise_std=header["noise_std"], sparsity=header["sparsity"])
-    return parameters.validate(), header.get("settings", {})
+    sealed = read_sealed(path, "model")
+    return unpack_parameters(sealed, path), sealed.header.get("settings", {})
+
+
+def pack_parameters(parameters: Parameters) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Split parameters into what JSON holds and what safetensors holds."""
+    header = {"noise_std": float(parameters.noise_std), "sparsity": float(parameters.sparsity)}
+    return header, {name: getattr(parameters, name) for name in _TENSORS}
+
+
+def unpack_parameters(sealed: Sealed, path: str | Path) -> Parameters:
+    """Make parameters from a file and check them."""
+    need(sealed, path, {"noise_std": float, "sparsity": float}, _TENSORS)
+    tensors = {name: sealed.tensors[name] for name in _TENSORS}
+    header = sealed.header
+    return Parameters(**tensors, noise_std=header["noise_std"], sparsity=header["sparsity"]).validate()
+
+
+class Checkpoint(NamedTuple):
+    """An unfinished run: where it stands, what happened, and what it was started with."""
+
+    state: State
+    history: list[dict[str, Any]]
+    identity: dict[str, Any]  # settings, hash of the data and of the start: what must be equal to go on
+
+
+def save_checkpoint(folder: Path, checkpoint: Checkpoint, *, keep: int = 2) -> Path:
+    """Write a checkpoint beside the earlier ones, then delete all but the last ``keep``."""
+    state = checkpoint.state
+    header, tensors = pack_parameters(state.parameters)
+    header |= {name: getattr(state, name) for name in ("step", "place", "epoch", "code_sum")}
+    header |= {"adam_step": state.adam.step, "versions": versions()}
+    header |= {"history": checkpoint.history, "identity": checkpoint.identity}
+    tensors |= {"momentum": state.adam.momentum, "second_moment": state.adam.second_moment, "random": state.random}
+    path = folder / f"step-{state.step:09d}.safetensors"
+    write_sealed(path, "checkpoint", header, tensors | state.averages._asdict())
+    for old in list_checkpoints(folder)[:-keep]:
+        old.unlink(missing_ok=True)
+    return path
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """Return the checkpoints of a folder, oldest first; names that were never finished do not count."""
+    return sorted(path for path in folder.glob("step-*.safetensors") if _NAME.fullmatch(path.name))
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint; the model it holds also counts as the last good one."""
+    sealed = read_sealed(path, "checkpoint")
+    counts = dict.fromkeys(("step", "place", "epoch", "adam_step"), int)
+    need(sealed, path, counts | {"code_sum": float, "history": list, "identity": dict}, _STATE)
+    parameters, header, tensors = unpack_parameters(sealed, path), sealed.header, sealed.tensors
+    averages = em.Averages(*(tensors[name] for name in em.Averages._fields))
+    shapes = [value.shape for value in em.Averages.zero(parameters)]
+    if [value.shape for value in averages] != shapes or tensors["momentum"].shape != parameters.group_basis.shape:
+        reject("path", "a checkpoint whose parts fit", str(path), "Use another copy.")
+    adam = stiefel.AdamState(header["adam_step"], tensors["momentum"], tensors["second_moment"])
+    state = State(
+        parameters,
+        adam,
+        averages,
+        header["step"],
+        header["place"],
+        header["epoch"],
+        tensors["random"],
+        header["code_sum"],
+        parameters,
+    )
+    return Checkpoint(state, header["history"], header["identity"])
+
+
+def load_latest(folder: Path) -> Checkpoint | None:
+    """Return the last checkpoint of a folder, or None if there is none."""
+    found = list_checkpoints(folder)
+    return load_checkpoint(found[-1]) if found else None
+
+
+def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+    """Name what differs between two identities, one line for each value."""
+    names = [name for name in sorted(set(ours) | set(theirs)) if ours.get(name) != theirs.get(name)]
+    return [f"{name} = {theirs.get(name)!r}, not {ours.get(name)!r}" for name in names]

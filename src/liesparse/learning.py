@@ -7,13 +7,14 @@ Riemannian Adam on the Stiefel manifold in W; online EM goes to the maximum in o
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from liesparse import em, stiefel
@@ -29,7 +30,7 @@ from liesparse.inference import (
     infer_codes,
 )
 from liesparse.model import Parameters, unit_columns
-from liesparse.posterior import ENGINES, EngineName, make_engine
+from liesparse.posterior import ENGINES, Engine, EngineName, make_engine
 
 Schedule = Literal["constant", "cosine"]
 SCHEDULES: tuple[Schedule, ...] = ("constant", "cosine")
@@ -103,18 +104,73 @@ class Settings:
         check_choice("metric", self.metric, stiefel.METRICS)
 
 
+class State(NamedTuple):
+    """All that decides how a run goes on: from equal states come bit-identical models."""
+
+    parameters: Parameters
+    adam: stiefel.AdamState
+    averages: em.Averages
+    step: int  # batches seen
+    place: int  # batches seen in this epoch
+    epoch: int  # epochs that are over
+    random: UInt8[Tensor, " byte"]  # of the generator, as this epoch began
+    code_sum: float  # over the batches of this epoch
+    last_good: Parameters
+
+    @classmethod
+    def begin(cls, parameters: Parameters, generator: torch.Generator) -> State:
+        """Return the state before the first batch."""
+        adam, averages = stiefel.AdamState.zero(parameters.group_basis), em.Averages.zero(parameters)
+        return cls(parameters, adam, averages, 0, 0, 0, generator.get_state(), 0.0, parameters)
+
+
 class Progress(NamedTuple):
     """What a callback sees after each batch."""
 
     step: int
-    n_steps: int
+    n_steps: int | None  # None where nobody knows how long the stream is
     epoch: int
     end_of_epoch: bool
-    parameters: Parameters
+    state: State
     codes: Float[Tensor, "batch component"]
+
+    @property
+    def parameters(self) -> Parameters:
+        """The model so far."""
+        return self.state.parameters
+
+    @property
+    def share(self) -> float:
+        """How much is done; 0 where nobody knows how long the stream is."""
+        return self.step / self.n_steps if self.n_steps else 0.0
 
 
 Callback = Callable[[Progress], None]
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Where the batches of an epoch come from."""
+
+    n_batches: int | None  # in an epoch, where that is known
+
+    def epoch(self, generator: torch.Generator) -> Iterator[Float[Tensor, "batch pixel"]]:
+        """Yield unit-norm batches; an equal generator gives equal batches."""
+
+
+class Shuffled:
+    """All images in memory, in a new random order in each epoch."""
+
+    def __init__(self, images: Float[Tensor, "image pixel"], batch_size: int) -> None:
+        self.images = check_unit_norm(check_images(images))
+        self.batch_size = check_count("batch_size", batch_size)
+        self.n_batches: int | None = -(-len(images) // batch_size)
+
+    def epoch(self, generator: torch.Generator) -> Iterator[Float[Tensor, "batch pixel"]]:
+        """Yield the batches of one epoch."""
+        order = torch.randperm(len(self.images), generator=generator)
+        for chosen in order.split(self.batch_size):
+            yield self.images[chosen.to(self.images.device)]
 
 
 class LearningError(RuntimeError):
@@ -139,58 +195,93 @@ def learn(
     The learned model is returned; ``parameters`` stay as they were. If numbers stop being finite, or all codes
     of an epoch are zero, a :class:`LearningError` says so and carries the last good model.
     """
-    check_unit_norm(check_images(images, parameters.n_pixels, parameters.dtype))
-    parameters.validate()
-    engine = make_engine(settings.posterior, parameters.frequencies, settings.n_grid, dtype=images.dtype)
-    adam, averages = stiefel.AdamState.zero(parameters.group_basis), em.Averages.zero(parameters)
-    n_batches = -(-len(images) // settings.batch_size)
-    n_steps = n_batches * settings.n_epochs
-    last_good, total = parameters, 0.0
-    for step, batch in enumerate(shuffled_batches(images, settings, generator)):
-        epoch = step // n_batches
-        rate_factor = decay(settings.schedule, step / n_steps)
-        codes = infer_codes(  # lines 4-9
-            parameters,
-            batch,
-            engine,
-            n_code_steps=settings.n_code_steps,
-            start=settings.code_start,
-            update=settings.code_update,
-            gradient=settings.gradient,
-        )
-        used = largest_only(codes) if epoch < settings.single_shape_epochs else codes
-        expectation = expect_pose(parameters, batch, used, engine)  # line 10
-        if settings.method == "gradient":  # lines 11-14
-            parameters, adam = update(parameters, adam, batch, used, expectation, settings, rate_factor)
-        else:
-            share = settings.em_rate * max(rate_factor, LEAST_DECAY) if step else 1.0
-            averages = em.average(averages, batch, used, expectation, share)
-            due = (step + 1) % settings.batches_per_update == 0 and (step + 1) * settings.em_rate >= 1
-            if due or step + 1 == n_steps:
-                parameters = em.maximize(parameters, averages)
-        total += float(codes.sum())
-        end = (step + 1) % n_batches == 0
-        _check_health(parameters, total, end, epoch, last_good)
-        if end:
-            last_good, total = parameters, 0.0
-        if callback is not None:
-            callback(Progress(step + 1, n_steps, epoch + 1, end, parameters, codes))
-    return parameters
+    check_images(images, parameters.n_pixels, parameters.dtype)
+    source = Shuffled(images, settings.batch_size)
+    return go_on(State.begin(parameters, generator), source, settings, callback=callback).parameters
 
 
-def _check_health(parameters: Parameters, total: float, end_of_epoch: bool, epoch: int, last_good: Parameters) -> None:
-    checksum = float(parameters.group_basis.sum() + parameters.dictionary.sum()) + total
+@torch.no_grad()
+def go_on(state: State, source: Source, settings: Settings, *, callback: Callback | None = None) -> State:
+    """Learn from ``state`` to the end of the last epoch, in whose middle ``state`` may lie."""
+    parameters = state.parameters.validate()
+    engine = make_engine(settings.posterior, parameters.frequencies, settings.n_grid, dtype=parameters.dtype)
+    n_steps = None if source.n_batches is None else source.n_batches * settings.n_epochs
+    generator = torch.Generator()
+    for epoch in range(state.epoch, settings.n_epochs):
+        generator.set_state(state.random)
+        batches = itertools.islice(source.epoch(generator), state.place, None)
+        for batch, last in _mark_last(batches):
+            state, codes = advance(state, batch, settings, engine, n_steps=n_steps, end_of_epoch=last)
+            if last:
+                state = state._replace(random=generator.get_state())
+            if callback is not None:
+                callback(Progress(state.step, n_steps, epoch + 1, last, state, codes))
+    return state
+
+
+def advance(
+    state: State,
+    batch: Float[Tensor, "batch pixel"],
+    settings: Settings,
+    engine: Engine,
+    *,
+    n_steps: int | None = None,
+    end_of_epoch: bool = False,
+) -> tuple[State, Float[Tensor, "batch component"]]:
+    """Learn from one batch [Chau20, Algorithm 1, lines 4-14]; without ``n_steps`` no rate falls."""
+    parameters, adam, averages = state.parameters, state.adam, state.averages
+    rate_factor = decay(settings.schedule, state.step / n_steps) if n_steps is not None else 1.0
+    codes = infer_codes(  # lines 4-9
+        parameters,
+        batch,
+        engine,
+        n_code_steps=settings.n_code_steps,
+        start=settings.code_start,
+        update=settings.code_update,
+        gradient=settings.gradient,
+    )
+    used = largest_only(codes) if state.epoch < settings.single_shape_epochs else codes
+    expectation = expect_pose(parameters, batch, used, engine)  # line 10
+    step = state.step + 1
+    if settings.method == "gradient":  # lines 11-14
+        parameters, adam = update(parameters, adam, batch, used, expectation, settings, rate_factor)
+    else:
+        share = settings.em_rate * max(rate_factor, LEAST_DECAY) if state.step else 1.0
+        averages = em.average(averages, batch, used, expectation, share)
+        due = step % settings.batches_per_update == 0 and step * settings.em_rate >= 1
+        if due or step == n_steps:
+            parameters = em.maximize(parameters, averages)
+    code_sum = state.code_sum + float(codes.sum())
+    _check_health(parameters, code_sum, end_of_epoch, state)
+    state = State(
+        parameters, adam, averages, step, state.place + 1, state.epoch, state.random, code_sum, state.last_good
+    )
+    if end_of_epoch:
+        state = state._replace(place=0, epoch=state.epoch + 1, code_sum=0.0, last_good=parameters)
+    return state, codes
+
+
+def _mark_last(batches: Iterator[Tensor]) -> Iterator[tuple[Tensor, bool]]:
+    held = next(batches, None)
+    while held is not None:
+        following = next(batches, None)
+        yield held, following is None
+        held = following
+
+
+def _check_health(parameters: Parameters, code_sum: float, end_of_epoch: bool, before: State) -> None:
+    checksum = float(parameters.group_basis.sum() + parameters.dictionary.sum()) + code_sum
     if not math.isfinite(checksum):
         raise LearningError(
-            f"Learning stopped in epoch {epoch + 1}: the parameters are no longer finite numbers. "
+            f"Learning stopped in epoch {before.epoch + 1}: the parameters are no longer finite numbers. "
             "Use smaller rates (group_rate, dictionary_rate), or check the images for extreme values.",
-            last_good,
+            before.last_good,
         )
-    if end_of_epoch and total == 0:
+    if end_of_epoch and code_sum == 0:
         raise LearningError(
-            f"Learning stopped in epoch {epoch + 1}: every code of every image is zero, so nothing can be learned. "
-            "Use a smaller sparsity, a larger code_start, or start from the data.",
-            last_good,
+            f"Learning stopped in epoch {before.epoch + 1}: every code of every image is zero, so nothing can be "
+            "learned. Use a smaller sparsity, a larger code_start, or start from the data.",
+            before.last_good,
         )
 
 
@@ -224,13 +315,3 @@ def largest_only(codes: Float[Tensor, "batch component"]) -> Float[Tensor, "batc
 def decay(schedule: Schedule, progress: float) -> float:
     """Return the factor on the learning rates after a share ``progress`` of the training."""
     return 1.0 if schedule == "constant" else 0.5 * (1 + math.cos(math.pi * progress))
-
-
-def shuffled_batches(
-    images: Float[Tensor, "image pixel"], settings: Settings, generator: torch.Generator
-) -> Iterator[Float[Tensor, "batch pixel"]]:
-    """Yield the batches of all epochs, each epoch in a new random order."""
-    for _ in range(settings.n_epochs):
-        order = torch.randperm(len(images), generator=generator)
-        for chosen in order.split(settings.batch_size):
-            yield images[chosen]

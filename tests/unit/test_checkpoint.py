@@ -5,10 +5,16 @@ import os
 import struct
 
 import pytest
+import safetensors
 import safetensors.torch
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from liesparse.checkpoint import FORMAT, load_model, save_model, write_atomically, write_json
+from liesparse.checkpoint import list_checkpoints, load_checkpoint, load_model, save_model
+from liesparse.files import read_sealed, write_atomically, write_json, write_sealed
+from liesparse.learning import Settings
+from liesparse.runs import Keeping, train
 
 
 @pytest.fixture
@@ -29,10 +35,26 @@ def test_round_trip_is_exact(saved):
     assert os.listdir(path.parent) == [path.name]
 
 
-def rewrite_header(path, **changes):
-    header = {"format": FORMAT, "version": 1, "noise_std": 0.4, "sparsity": 0.7, "settings": {}} | changes
-    tensors = safetensors.torch.load_file(path)
-    safetensors.torch.save_file(tensors, path, metadata={FORMAT: json.dumps(header)})
+def reseal(path, drop=(), **changes):
+    """Write the file again, with a right digest, but other contents."""
+    header, tensors = read_sealed(path, "model")
+    for name in drop:
+        tensors.pop(name, None)
+        header.pop(name, None)
+    kind = header.pop("kind")
+    write_sealed(path, kind, header | changes, tensors)
+
+
+def edit(path, old, new):
+    content = path.read_bytes()
+    assert content.count(old) == 1
+    path.write_bytes(content.replace(old, new))
+
+
+def flip_last_byte(path):
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(bytes(content))
 
 
 @pytest.mark.parametrize(
@@ -44,22 +66,51 @@ def rewrite_header(path, **changes):
         (lambda path: path.write_bytes(struct.pack("<Q", 2**60) + b"{}"), "readable safetensors file"),
         (lambda path: path.write_bytes(b"\x80\x04N." * 20), "readable safetensors file"),
         (lambda path: safetensors.torch.save_file({"x": torch.ones(2)}, path), "which is something else"),
-        (lambda path: rewrite_header(path, version=99), "got version 99. Update liesparse"),
-        (lambda path: rewrite_header(path, noise_std=-1), "noise_std: expected"),
-        (
-            lambda path: safetensors.torch.save_file(
-                {"dictionary": torch.ones(2, 2)},
-                path,
-                metadata={FORMAT: json.dumps({"format": FORMAT, "version": 1, "noise_std": 1, "sparsity": 1})},
-            ),
-            "without group_basis, frequencies, pose_prior",
-        ),
+        (lambda path: reseal(path, version=99), "got version 99. Update liesparse"),
+        (lambda path: reseal(path, noise_std=-1.0), "noise_std: expected"),
+        (lambda path: reseal(path, noise_std="much"), "without noise_std"),
+        (lambda path: reseal(path, drop=("group_basis", "frequencies")), "without group_basis, frequencies"),
+        (lambda path: reseal(path, kind="checkpoint"), "a liesparse checkpoint"),
+        (lambda path: edit(path, b'\\"seed\\": 3', b'\\"seed\\": 4'), "changed or damaged since"),
+        (flip_last_byte, "changed or damaged since"),
     ],
 )
 def test_a_spoiled_file_gives_one_clear_error(saved, spoil, message):
     _, path = saved
     spoil(path)
     with pytest.raises(ValueError, match=message):
+        load_model(path)
+
+
+def test_deep_json_is_refused(tmp_path):
+    path = tmp_path / "deep.safetensors"
+    deep = "[" * 100_000 + "]" * 100_000
+    safetensors.torch.save_file({"x": torch.ones(2)}, path, metadata={"liesparse": f"0 {deep}"})
+    with pytest.raises(ValueError, match="readable safetensors file"):
+        load_model(path)
+
+
+@settings(max_examples=300)
+@given(data=st.data())
+def test_the_loader_survives_any_bytes(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("fuzz") / "model.safetensors"
+    write_sealed(path, "model", {"noise_std": 0.1, "sparsity": 1.0}, {"dictionary": torch.ones(4, 2)})
+    content = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(content) - 1))
+        how = data.draw(st.sampled_from(("flip", "cut", "insert", "repeat")))
+        if how == "flip":
+            content[place] ^= data.draw(st.integers(1, 255))
+        elif how == "cut":
+            del content[place : place + data.draw(st.integers(1, 50))]
+        elif how == "insert":
+            content[place:place] = data.draw(st.binary(min_size=1, max_size=9))
+        else:
+            content += content[place : place + 40]
+        if not content:
+            break
+    path.write_bytes(bytes(content))
+    with pytest.raises(ValueError, match="path: expected"):
         load_model(path)
 
 
@@ -85,3 +136,93 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypat
         write_atomically(path, b"new")
     assert json.loads(path.read_text()) == {"snr": 1}
     assert os.listdir(tmp_path) == ["metrics.json"]
+
+
+@pytest.fixture
+def run(make_model, draw, tmp_path):
+    """A short run with checkpoints, as a function of what is different."""
+    model = make_model(1)
+    images = draw(model, batch=40)[0]
+
+    def go(folder="run", images=images, seed=5, callback=None, **changes):
+        settings = Settings(**({"n_epochs": 3, "batch_size": 10, "n_grid": 8} | changes))
+        return train(
+            model,
+            images,
+            settings,
+            generator=torch.Generator().manual_seed(seed),
+            glance=images[:5],
+            keeping=Keeping(tmp_path / folder, every=3),
+            callback=callback,
+        )
+
+    return go
+
+
+def test_the_last_checkpoints_are_kept_and_say_what_happened(run, tmp_path):
+    trained = run()
+    paths = list_checkpoints(tmp_path / "run")
+    assert [path.name for path in paths] == ["step-000000009.safetensors", "step-000000012.safetensors"]
+    last = load_checkpoint(paths[-1])
+    assert last.history == trained.history
+    assert [entry["epoch"] for entry in trained.history] == [1, 2, 3]
+    assert last.state.parameters.group_basis.equal(trained.parameters.group_basis)
+    assert last.identity["batch_size"] == 10
+
+
+@pytest.mark.parametrize("method", ["em", "gradient"])
+def test_a_stopped_run_goes_on_to_the_same_bits(run, method):
+    whole = run("whole", method=method)
+
+    class StopError(Exception):
+        pass
+
+    def stop_at(step):
+        def callback(progress, _history):
+            if progress.step == step:
+                raise StopError
+
+        return callback
+
+    for step in (1, 3, 4, 7, 11):
+        with pytest.raises(StopError):
+            run("halting", method=method, callback=stop_at(step))
+    again = run("halting", method=method)
+    assert again.history == whole.history
+    for name in ("group_basis", "dictionary"):
+        assert getattr(again.parameters, name).equal(getattr(whole.parameters, name))
+
+
+def test_a_finished_run_is_not_done_again(run):
+    whole = run()
+    steps = []
+    again = run(callback=lambda progress, _: steps.append(progress.step))
+    assert steps == []
+    assert again.history == whole.history
+    assert again.parameters.dictionary.equal(whole.parameters.dictionary)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"batch_size": 20}, "batch_size = 10, not 20"),
+        ({"seed": 6}, "random = "),
+        ({"images": torch.nn.functional.normalize(torch.ones(40, 14, dtype=torch.float64))}, "data = "),
+    ],
+)
+def test_checkpoints_of_another_run_are_refused_and_left_alone(run, tmp_path, change, message):
+    run()
+    before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    with pytest.raises(ValueError, match=message):
+        run(**change)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before
+
+
+def test_a_damaged_checkpoint_is_refused_and_left_alone(run, tmp_path):
+    run()
+    path = list_checkpoints(tmp_path / "run")[-1]
+    path.write_bytes(path.read_bytes()[:-5])
+    before = path.read_bytes()
+    with pytest.raises(ValueError, match="readable safetensors file"):
+        run()
+    assert path.read_bytes() == before

@@ -15,8 +15,8 @@ def bench(
     plot: Annotated[Path | None, typer.Option(help="Draw how time grows with each size into this PNG file.")] = None,
 ) -> None:
     """Measure speed, accuracy and memory on this machine, in one or two minutes."""
-    from liesparse.checkpoint import write_atomically, write_json
     from liesparse.figures import growth_figure, to_png
+    from liesparse.files import write_atomically, write_json
     from liesparse.reproduce.bench import run_bench
 
     console = Console(soft_wrap=True)

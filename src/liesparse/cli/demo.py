@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -11,7 +11,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from liesparse.reproduce.demo import DemoResult, DemoSettings, Glance
+    from liesparse.learning import Progress as Learning
+    from liesparse.reproduce.demo import DemoResult
 
 
 def demo(
@@ -21,9 +22,11 @@ def demo(
     images: Annotated[int, typer.Option(min=1000, help="Training images to make.")] = 30_000,
 ) -> None:
     """Learn ten digits and 2-D translation from unlabelled images, in a few minutes."""
-    from liesparse.checkpoint import save_model, write_atomically, write_json
+    from liesparse.checkpoint import save_model
     from liesparse.figures import to_png
-    from liesparse.reproduce.demo import DemoSettings
+    from liesparse.files import write_atomically, write_json
+    from liesparse.reproduce.demo import DemoSettings, run_demo
+    from liesparse.runs import Interrupted
 
     console = Console(soft_wrap=True)
     try:
@@ -33,15 +36,14 @@ def demo(
         raise typer.Exit(1) from None
     settings = DemoSettings(n_images=images, n_epochs=epochs, seed=seed)
     console.print(f"Making {images:,} images of ten digits shifted by up to 7 pixels; nobody tells the model so.")
-    watcher = _Watcher(console)
+    watcher = _Watcher(console, epochs)
     try:
         with watcher.progress:
-            result = _run(settings, watcher)
-    except KeyboardInterrupt:
-        if watcher.last is None:
-            raise
-        save_model(out / "model.safetensors", watcher.last.parameters, {"interrupted_at_step": watcher.last.step})
-        console.print(f"Stopped at step {watcher.last.step}; the model so far is in {out / 'model.safetensors'}.")
+            result = run_demo(settings, report=watcher)
+    except Interrupted as stopped:
+        state = stopped.checkpoint.state
+        save_model(out / "model.safetensors", state.parameters, {"interrupted_at_step": state.step})
+        console.print(f"Stopped at step {state.step}; the model so far is in {out / 'model.safetensors'}.")
         raise typer.Exit(130) from None
     try:
         save_model(out / "model.safetensors", result.parameters, result.metrics)
@@ -58,9 +60,8 @@ def demo(
 class _Watcher:
     """Draws the progress bar in a terminal, or one line for each epoch elsewhere."""
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        self.last: Glance | None = None
+    def __init__(self, console: Console, n_epochs: int) -> None:
+        self.console, self.n_epochs = console, n_epochs
         self.progress = Progress(
             TextColumn("epoch {task.fields[epoch]}"),
             BarColumn(),
@@ -73,23 +74,15 @@ class _Watcher:
         )
         self.task = self.progress.add_task("", epoch="-", snr="-", active="-")
 
-    def __call__(self, glance: Glance) -> None:
-        new_epoch = self.last is None or glance.held_out is not self.last.held_out
-        self.last = glance
-        snr = f"{glance.held_out.snr:.1f}" if glance.held_out else "-"
-        active = f"{glance.held_out.active_codes:.1f}" if glance.held_out else "-"
-        epoch = f"{glance.epoch}/{glance.n_epochs}"
+    def __call__(self, learning: Learning, history: list[dict[str, Any]]) -> None:
+        snr = f"{history[-1]['snr']:.1f}" if history else "-"
+        active = f"{history[-1]['active_codes']:.1f}" if history else "-"
+        epoch = f"{learning.epoch}/{self.n_epochs}"
         self.progress.update(
-            self.task, completed=glance.step, total=glance.n_steps, epoch=epoch, snr=snr, active=active
+            self.task, completed=learning.step, total=learning.n_steps, epoch=epoch, snr=snr, active=active
         )
-        if self.progress.disable and new_epoch and glance.held_out:
+        if self.progress.disable and learning.end_of_epoch:
             self.console.print(f"epoch {epoch}: SNR {snr}, active codes {active}")
-
-
-def _run(settings: DemoSettings, watcher: _Watcher) -> DemoResult:
-    from liesparse.reproduce.demo import run_demo
-
-    return run_demo(settings, report=watcher)
 
 
 def _print_result(console: Console, result: DemoResult) -> None:

@@ -57,7 +57,7 @@ def table1(
 
     Finished cells are kept in the folder and not computed again, so Ctrl-C loses at most one cell.
     """
-    from liesparse.checkpoint import write_atomically
+    from liesparse.files import write_atomically
     from liesparse.learning import LearningError
     from liesparse.recipes import load_recipe, parse_values
     from liesparse.reproduce import table1 as work

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -17,11 +16,11 @@ from liesparse import figures
 from liesparse.baselines import SparseCodingSettings, infer_sparse_codes, learn_sparse_coding
 from liesparse.data import TransformedImages, translations
 from liesparse.inference import infer_codes, map_poses
-from liesparse.learning import Progress, learn
 from liesparse.metrics import Evaluation, active_codes, evaluate, snr, templates_alive
 from liesparse.model import Parameters, apply_transform, compose, reconstruct
 from liesparse.posterior import AdaptiveEngine, Engine
 from liesparse.recipes import Recipe, load_recipe
+from liesparse.runs import Watch, train
 from liesparse.starts import random_start, start_from_data
 
 N_TEST, N_GLANCE = 2000, 300  # held-out images at the end, and after each epoch
@@ -41,17 +40,6 @@ class DemoSettings:
         return load_recipe("best").with_values({"learning.n_epochs": self.n_epochs})
 
 
-class Glance(NamedTuple):
-    """Where the training stands."""
-
-    step: int
-    n_steps: int
-    epoch: int
-    n_epochs: int
-    held_out: Evaluation | None  # None until the first epoch is over
-    parameters: Parameters
-
-
 class DemoResult(NamedTuple):
     """What the demo found."""
 
@@ -60,7 +48,7 @@ class DemoResult(NamedTuple):
     figure: Figure
 
 
-def run_demo(settings: DemoSettings, *, report: Callable[[Glance], None] | None = None) -> DemoResult:
+def run_demo(settings: DemoSettings, *, report: Watch | None = None) -> DemoResult:
     """Learn from translated digits, compare with plain sparse coding, and draw what was learned."""
     began = time.monotonic()
     generator = torch.Generator().manual_seed(settings.seed)
@@ -69,20 +57,10 @@ def run_demo(settings: DemoSettings, *, report: Callable[[Glance], None] | None 
     start = random_start(images.shape[1], include_zero=settings.recipe.include_zero, generator=generator)
     start = start_from_data(start, images, generator=generator)
     engine = AdaptiveEngine(start.frequencies)
-    held_out: Evaluation | None = None
-
-    def watch(progress: Progress) -> None:
-        nonlocal held_out
-        if progress.end_of_epoch:
-            held_out = evaluate(progress.parameters, test.images[:N_GLANCE], engine)
-        if report is not None:
-            report(
-                Glance(
-                    progress.step, progress.n_steps, progress.epoch, settings.n_epochs, held_out, progress.parameters
-                )
-            )
-
-    parameters = learn(start, images, settings.recipe.learning, generator=generator, callback=watch)
+    glance = test.images[:N_GLANCE]
+    parameters, _, _ = train(
+        start, images, settings.recipe.learning, generator=generator, glance=glance, judge=engine, callback=report
+    )
     learned = time.monotonic()
     lsc = evaluate(parameters, test.images, engine)
     baseline = evaluate_sparse_coding(images, test.images, parameters, generator=generator)

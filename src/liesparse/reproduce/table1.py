@@ -15,15 +15,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from liesparse.baselines import SparseCodingSettings, infer_sparse_codes, learn_sparse_coding
-from liesparse.checkpoint import write_json
 from liesparse.data import embedded_digits, load_mnist, rotations_scalings, translations
-from liesparse.learning import Progress, learn
-from liesparse.metrics import active_codes, evaluate, examine, snr
+from liesparse.files import write_json
+from liesparse.learning import Progress
+from liesparse.metrics import active_codes, evaluate, snr
 from liesparse.posterior import AdaptiveEngine, make_engine
 from liesparse.recipes import Recipe
+from liesparse.runs import N_GLANCE, History, train
 from liesparse.starts import known_translation, random_start, start_from_data
 
-N_TRAIN, N_TEST, N_GLANCE = 60_000, 10_000, 200  # the glance is the held-out part that each epoch's health is read from
+N_TRAIN, N_TEST = 60_000, 10_000
 
 
 @dataclass(frozen=True)
@@ -102,15 +103,14 @@ def run_recipe(row: Row, recipe: Recipe, images: Images, seed: int, watch: Tell)
         start = start_from_data(start, images.train, generator=generator)
     judge = make_engine(recipe.evaluation.posterior, start.frequencies, recipe.evaluation.n_grid)
     glance = images.test[:: max(1, len(images.test) // N_GLANCE)]
-    history: list[dict[str, Any]] = []
 
-    def look(progress: Progress) -> None:
-        if progress.end_of_epoch:
-            history.append({"epoch": progress.epoch, **examine(progress.parameters, glance, judge)._asdict()})
+    def look(progress: Progress, history: History) -> None:
         note = f"epoch {progress.epoch}" + (f", SNR {history[-1]['snr']:.1f}" if history else "")
-        watch(progress.step / progress.n_steps, note)
+        watch(progress.share, note)
 
-    learned = learn(start, images.train, recipe.learning, generator=generator, callback=look)
+    learned, history, _ = train(
+        start, images.train, recipe.learning, generator=generator, glance=glance, judge=judge, callback=look
+    )
     seconds = time.monotonic() - began
     found = evaluate(learned, images.test, judge, refine=recipe.evaluation.refine)
     at_maximum = evaluate(learned, images.test, judge, refine=recipe.evaluation.refine, exact_map=True)

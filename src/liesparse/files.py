@@ -1,0 +1,115 @@
+"""Sealed files: tensors as safetensors, all else as JSON in the same file's header; never pickle.
+
+One file, so that tensors and settings cannot part; a digest over both, so that a changed file is noticed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from liesparse._checks import reject
+
+FORMAT_VERSION = 1
+_KEY = "liesparse"  # in safetensors' own metadata
+
+
+class Sealed(NamedTuple):
+    """What a file holds."""
+
+    header: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write to a temporary name beside ``path``, sync, and rename: nobody ever sees half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with temporary.open("xb") as file:  # with the user's own permissions
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        _sync_folder(path.parent)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _sync_folder(folder: Path) -> None:
+    if hasattr(os, "O_DIRECTORY"):  # the rename itself reaches the disk
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write ``value`` as readable JSON, atomically."""
+    write_atomically(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def write_sealed(path: str | Path, kind: str, header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Write a file of some kind, such as "model", atomically."""
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    text = json.dumps({"kind": kind, "version": FORMAT_VERSION, **header}, ensure_ascii=False)
+    # One entry, as safetensors writes several in any order: equal contents give equal files.
+    metadata = {_KEY: f"{_digest(text, plain)} {text}"}
+    write_atomically(Path(path), safetensors.torch.save(plain, metadata=metadata))
+
+
+def read_sealed(path: str | Path, kind: str) -> Sealed:
+    """Read a file of some kind; one that is damaged, foreign or newer gives a ``ValueError``. No code is run."""
+    fix = f"Pass a {kind} file that liesparse wrote."
+    try:
+        with safetensors.safe_open(str(path), framework="pt") as file:
+            digest, _, text = (file.metadata() or {}).get(_KEY, " null").partition(" ")
+            header = json.loads(text)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a mapping
+    except FileNotFoundError:
+        reject("path", f"an existing {kind} file", str(path), fix)
+    except (safetensors.SafetensorError, ValueError, RecursionError, OSError, RuntimeError) as error:
+        reject("path", "a readable safetensors file", f"{path} ({error})", fix)
+    if not isinstance(header, dict) or "kind" not in header:
+        reject("path", f"a liesparse {kind}", f"{path}, which is something else", fix)
+    if header.get("version") != FORMAT_VERSION:
+        reject("path", f"format version {FORMAT_VERSION}", f"version {header.get('version')}", "Update liesparse.")
+    if header["kind"] != kind:
+        reject("path", f"a liesparse {kind}", f"{path}, a liesparse {header['kind']}", fix)
+    if digest != _digest(text, tensors):
+        reject("path", "a file as liesparse wrote it", f"{path}, changed or damaged since", "Use another copy.")
+    return Sealed(header, tensors)
+
+
+def need(sealed: Sealed, path: str | Path, header: Mapping[str, type], tensors: tuple[str, ...]) -> None:
+    """Reject a file that lacks a value or a tensor that its kind must have."""
+    missing = [name for name in tensors if name not in sealed.tensors]
+    missing += [name for name, kind in header.items() if not isinstance(sealed.header.get(name), kind)]
+    if missing:
+        reject("path", "a complete file", f"{path} without {', '.join(missing)}", "Use another copy.")
+
+
+def hash_tensor(tensor: Tensor) -> str:
+    """Return the SHA-256 of a tensor's type, shape and values, by which a data set is known again."""
+    digest = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
+    digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _digest(header: str, tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256(header.encode(errors="surrogatepass"))
+    for name in sorted(tensors):
+        digest.update(f"{name} {hash_tensor(tensors[name])} ".encode(errors="surrogatepass"))
+    return digest.hexdigest()

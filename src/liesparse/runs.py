@@ -1,0 +1,154 @@
+"""Runs that survive anything: learning with a record of its health, checkpoints, and an exact way to go on."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from liesparse._checks import check_count, reject
+from liesparse.checkpoint import Checkpoint, differences, load_latest, save_checkpoint
+from liesparse.files import hash_tensor
+from liesparse.learning import Progress, Settings, Shuffled, Source, State, go_on
+from liesparse.metrics import examine
+from liesparse.model import Parameters
+from liesparse.posterior import AdaptiveEngine, Engine
+
+N_GLANCE = 200  # images from which the health of each epoch is read
+
+
+History = list[dict[str, Any]]
+Watch = Callable[[Progress, History], None]  # called after each batch
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C: the step was finished and, where there is a folder, saved; ``checkpoint`` is where it stopped."""
+
+    def __init__(self, message: str, checkpoint: Checkpoint) -> None:
+        super().__init__(message)
+        self.checkpoint = checkpoint
+
+
+class Keeping(NamedTuple):
+    """Where and how often to save: every so many steps, at the end of each epoch, and on Ctrl-C."""
+
+    folder: Path
+    every: int = 200
+    keep: int = 2
+
+
+class Trained(NamedTuple):
+    """A finished run."""
+
+    parameters: Parameters
+    history: History
+    n_steps: int
+
+
+def train(
+    start: Parameters,
+    images: Float[Tensor, "image pixel"] | Source,
+    settings: Settings,
+    *,
+    generator: torch.Generator,
+    glance: Float[Tensor, "few pixel"] | None = None,
+    judge: Engine | None = None,
+    keeping: Keeping | None = None,
+    callback: Watch | None = None,
+) -> Trained:
+    """Learn as :func:`liesparse.learning.learn` does, and keep a record.
+
+    After each epoch the health of the model on ``glance`` joins the history. With ``keeping``, a folder that holds
+    checkpoints of the same run (settings, images and start) is taken up where it ended, to bit-identical results.
+    """
+    source = Shuffled(images, settings.batch_size) if isinstance(images, Tensor) else images
+    judge = judge or AdaptiveEngine(start.frequencies, dtype=start.dtype)
+    checkpoint = Checkpoint(State.begin(start, generator), [], {})
+    if keeping is not None:
+        checkpoint = _take_up(keeping, checkpoint, images, settings)
+    history = list(checkpoint.history)
+
+    with _no_sudden_end() as stop_wanted:
+
+        def watch(progress: Progress) -> None:
+            nonlocal checkpoint
+            if progress.end_of_epoch and glance is not None:
+                history.append({"epoch": progress.epoch, **examine(progress.parameters, glance, judge)._asdict()})
+            checkpoint = checkpoint._replace(state=progress.state, history=list(history))
+            stop = stop_wanted()
+            if keeping and (stop or progress.end_of_epoch or progress.step % check_count("every", keeping.every) == 0):
+                save_checkpoint(keeping.folder, checkpoint, keep=keeping.keep)
+            if callback is not None:
+                callback(progress, history)
+            if stop and progress.step != progress.n_steps:
+                raise Interrupted(_farewell(progress, keeping), checkpoint)
+
+        state = go_on(checkpoint.state, source, settings, callback=watch)
+    return Trained(state.parameters, history, state.step)
+
+
+def _take_up(keeping: Keeping, fresh: Checkpoint, images: Tensor | Source, settings: Settings) -> Checkpoint:
+    if not isinstance(images, Tensor):
+        reject("images", "a tensor, where a run is to be resumed", "a stream", "Load the images, or pass no folder.")
+    parameters = fresh.state.parameters
+    begin = "".join(hash_tensor(value) for value in vars(parameters).values() if isinstance(value, Tensor))
+    identity = {
+        **asdict(settings),
+        "noise_std": parameters.noise_std,
+        "sparsity": parameters.sparsity,
+        "data": hash_tensor(images),
+        "start": hash_tensor(torch.frombuffer(bytearray(begin.encode()), dtype=torch.uint8)),
+        "random": hash_tensor(fresh.state.random),
+    }
+    identity = json.loads(json.dumps(identity))
+    found = load_latest(keeping.folder)
+    if found is None:
+        return fresh._replace(identity=identity)
+    if found.identity != identity:
+        reject(
+            "folder",
+            "checkpoints of the same run",
+            f"{keeping.folder} with " + "; ".join(differences(identity, found.identity)),
+            "Use the same images, seed and settings to go on, or another folder to start anew.",
+        )
+    return found
+
+
+def _farewell(progress: Progress, keeping: Keeping | None) -> str:
+    where = f"Stopped after step {progress.step}" + (f" of {progress.n_steps}" if progress.n_steps else "")
+    if keeping is None:
+        return f"{where}; nothing was saved. Give a folder for checkpoints to be able to go on."
+    return f"{where}; saved in {keeping.folder}. Do the same again to go on from there."
+
+
+@contextmanager
+def _no_sudden_end() -> Iterator[Callable[[], bool]]:
+    """Turn the first Ctrl-C into a wish that is granted after the step; the second ends at once."""
+    wanted = False
+
+    def note(_number: int, _frame: FrameType | None) -> None:
+        nonlocal wanted
+        wanted = True
+        signal.signal(signal.SIGINT, before)
+
+    # Elsewhere Python does not allow it; and a handler that is not Python's own is someone else's choice.
+    ours = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGINT)
+    ours = ours and before is signal.default_int_handler
+    if ours:
+        signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: wanted
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, before)
