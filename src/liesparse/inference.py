@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from liesparse import torus
 from liesparse._checks import check_choice, check_count, check_images, check_matrix, check_real, reject
 from liesparse.model import Parameters, compose
-from liesparse.posterior import Engine, natural_parameters, pose_natural
+from liesparse.posterior import Engine, natural_parameters, pose_natural, refined_peaks
 
 Gradient = Literal["approximate", "exact"]
 GRADIENTS: tuple[Gradient, ...] = ("approximate", "exact")
@@ -202,50 +202,5 @@ def map_poses(
     natural = pose_natural(parameters, images, codes)
     if not refine:
         return torus.wrap(engine.mode(natural))
-    starts = engine.modes(natural, N_CANDIDATES)
-    n_modes = starts.shape[1]
-    repeated = natural.repeat_interleave(n_modes, dim=0)
-    poses = refine_poses(repeated, engine.frequencies, starts.flatten(0, 1))
-    best = pose_log_density(repeated, engine.frequencies, poses).view(-1, n_modes).argmax(dim=1)
-    return torus.wrap(poses.view_as(starts)[torch.arange(len(best)), best])
-
-
-def pose_log_density(
-    natural: Float[Tensor, "batch irrep 2"],
-    frequencies: Int[Tensor, "irrep torus"],
-    poses: Float[Tensor, "batch torus"],
-) -> Float[Tensor, " batch"]:
-    """Return η·T(s), the unnormalised log density, at any pose [Chau20, app. B]."""
-    return (natural * torus.features(torus.phases(frequencies, poses))).sum(dim=(1, 2))
-
-
-def refine_poses(
-    natural: Float[Tensor, "batch irrep 2"],
-    frequencies: Int[Tensor, "irrep torus"],
-    poses: Float[Tensor, "batch torus"],
-    *,
-    n_steps: int = 12,
-) -> Float[Tensor, "batch torus"]:
-    """Climb η·T(s) from ``poses`` by safeguarded Newton steps; the result is never worse than the start.
-
-    Each image has its own damping: a step that does not climb is not taken and the next is shorter.
-    """
-    omega = frequencies.to(natural)
-    value = pose_log_density(natural, frequencies, poses)
-    damping = torch.zeros_like(value)
-    for _ in range(n_steps):
-        cos, sin = torus.features(torus.phases(frequencies, poses)).unbind(-1)
-        slope = (natural[..., 1] * cos - natural[..., 0] * sin) @ omega
-        bend = torch.einsum("bl,li,lj->bij", natural[..., 0] * cos + natural[..., 1] * sin, omega, omega)
-        eigenvalues, axes = torch.linalg.eigh(bend)
-        # |bend| turns saddles into ascent directions; the floor keeps flat directions finite.
-        floor = 1e-6 * eigenvalues.abs().amax(dim=1, keepdim=True) + torch.finfo(natural.dtype).tiny
-        stiffness = eigenvalues.abs().maximum(floor) * (1 + damping[:, None])
-        step = torch.einsum("bij,bj,bkj,bk->bi", axes, 1 / stiffness, axes, slope)
-        trial = poses + step.nan_to_num(0.0)
-        trial_value = pose_log_density(natural, frequencies, trial)
-        better = trial_value > value
-        poses = torch.where(better[:, None], trial, poses)
-        value = torch.where(better, trial_value, value)
-        damping = torch.where(better, damping / 4, 4 * damping + 1)
-    return poses
+    peaks, values = refined_peaks(natural, engine, N_CANDIDATES)
+    return torus.wrap(peaks[torch.arange(len(peaks)), values.argmax(dim=1)])

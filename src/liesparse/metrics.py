@@ -8,16 +8,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from liesparse import stiefel, torus
+from liesparse import stiefel
 from liesparse._checks import check_images
-from liesparse.inference import CodeUpdate, Gradient, infer_codes, map_poses, pose_log_density, refine_poses
+from liesparse.inference import CodeUpdate, Gradient, infer_codes, map_poses
 from liesparse.model import Parameters, log_prior_codes, reconstruct
-from liesparse.posterior import Engine, log_likelihood, pose_natural
+from liesparse.posterior import Engine, TorusPosterior, log_likelihood, pose_natural
 
 ACTIVE_THRESHOLD = 0.05
 ALIVE_SHARE = 0.001  # a template is alive if it is active in this share of the images
-N_MODES = 4  # peaks of the grid that are refined in search of a second mode
-APART = 0.1  # radians between two modes that are not the same
 RIVAL = 3.0  # nats below the highest mode within which a second one counts
 MAP_STEPS = 100  # proximal steps with the exact gradient, from the paper's estimate
 
@@ -105,25 +103,16 @@ class Health(NamedTuple):
 def examine(parameters: Parameters, images: Float[Tensor, "image pixel"], engine: Engine) -> Health:
     """Look at a model on a few held-out images."""
     codes = infer_codes(parameters, images, engine)
-    natural = pose_natural(parameters, images, codes)
+    posterior = TorusPosterior(pose_natural(parameters, images, codes), parameters.frequencies)
+    first, second = posterior.modes(2).log_prob.unbind(dim=1)
     poses = map_poses(parameters, images, codes, engine)
-    rivals = [refine_poses(natural, parameters.frequencies, mode) for mode in engine.modes(natural, N_MODES).unbind(1)]
-    top = pose_log_density(natural, parameters.frequencies, poses)
-    multimodal = torch.zeros_like(top, dtype=torch.bool)
-    for rival in rivals:
-        far = torus.wrap(rival - poses).norm(dim=1) > APART
-        multimodal |= far & (pose_log_density(natural, parameters.frequencies, rival) > top - RIVAL)
     objective = log_likelihood(parameters, images, codes, engine) + log_prior_codes(parameters, codes)
-    probabilities = engine.probabilities(natural)
-    points = engine.points.to(images)
-    resultant = ((probabilities @ points.cos()).square() + (probabilities @ points.sin()).square()).sqrt()
-    widths = (-2 * resultant.clamp(1e-12, 1).log()).sqrt()
     return Health(
         objective=float(objective.mean()),
         snr=float(snr(images, reconstruct(parameters, codes, poses)).mean()),
         active_codes=active_codes(codes),
         templates_alive=templates_alive(codes),
         orthonormality_error=stiefel.orthonormality_error(parameters.group_basis),
-        posterior_width=float(widths.mean()),
-        multimodal_share=float(multimodal.float().mean()),
+        posterior_width=float(posterior.width.mean()),
+        multimodal_share=float((second > first - RIVAL).float().mean()),
     )

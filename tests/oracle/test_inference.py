@@ -15,12 +15,17 @@ from liesparse.inference import (
     expect_pose,
     infer_codes,
     map_poses,
-    pose_log_density,
-    refine_poses,
 )
 from liesparse.lattice import half_lattice
 from liesparse.model import reconstruct
-from liesparse.posterior import GridEngine, ReferenceEngine, log_likelihood, pose_natural
+from liesparse.posterior import (
+    GridEngine,
+    ReferenceEngine,
+    log_likelihood,
+    pose_log_density,
+    pose_natural,
+    refine_poses,
+)
 
 F64 = torch.float64
 

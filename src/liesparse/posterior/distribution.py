@@ -1,0 +1,248 @@
+"""The posterior of the pose as an object: modes, mean, width, entropy, densities, samples.
+
+Every density here is P(s) = exp(η·T(s) - ln Z(η)) [Chau20, app. B]: the posterior of an image, or a prior.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from liesparse import torus
+from liesparse._checks import check_count, check_frequencies, check_real, describe, reject
+from liesparse.posterior.grid import GridEngine
+from liesparse.posterior.peaks import refined_peaks, slope_and_bend
+
+POINTS_PER_WIDTH = 1.0  # the trapezoidal rule on a Gaussian is then right to 1e-8
+LEAST_POINTS, MOST_POINTS = 2**14, 2**22  # for one image; n = 2 gets up to 2048 per axis
+ENTRIES_AT_ONCE = 2**23
+SAME_PEAK = 1e-3  # radians
+N_PEAKS = 8  # grid peaks that are refined to find distinct ones
+METROPOLIS_STEPS = 8
+
+
+class Modes(NamedTuple):
+    """Distinct local maxima, highest first; where there are fewer, NaN poses with log density -inf."""
+
+    poses: Float[Tensor, "batch mode torus"]
+    log_prob: Float[Tensor, "batch mode"]
+
+
+class TorusPosterior:
+    """P(s | I, α) for each image of a batch. Results are float64 tensors; angles lie in [-π, π].
+
+    Integrals are sums over a grid that is as fine as the sharpest posterior needs, up to 2²² points for an
+    image: with n = 2 that resolves a width of 0.003, with n >= 3 only broader posteriors.
+
+    Parameters
+    ----------
+    natural : Tensor of shape (batch, n_irreps, 2)
+        Natural parameters (paper: η̂), as :func:`liesparse.posterior.pose_natural` computes them.
+    frequencies : int64 Tensor of shape (n_irreps, torus_dim)
+        The model's own (paper: ω).
+    """
+
+    def __init__(self, natural: Float[Tensor, "..."], frequencies: Int[Tensor, "irrep torus"]) -> None:
+        self.frequencies = check_frequencies(frequencies).cpu()
+        if natural.ndim != 3 or natural.shape[1:] != (len(frequencies), 2):
+            expected = f"shape (batch, n_irreps = {len(frequencies)}, 2)"
+            reject("natural", expected, describe(natural), "Use pose_natural.")
+        if not bool(natural.isfinite().all()):
+            reject("natural", "finite numbers", "NaN or infinite entries", "Check the images and codes.")
+        self.natural = natural.detach().double().cpu()
+
+    def __len__(self) -> int:
+        return len(self.natural)
+
+    def __getitem__(self, chosen: int | slice) -> TorusPosterior:
+        """Return the posteriors of some of the images, always as a batch."""
+        rows = slice(chosen, chosen + 1 or None) if isinstance(chosen, int) else chosen
+        return TorusPosterior(self.natural[rows], self.frequencies)
+
+    def __repr__(self) -> str:
+        return f"TorusPosterior of {len(self)} image(s), torus_dim = {self.torus_dim}"
+
+    @property
+    def torus_dim(self) -> int:
+        """Dimension of the pose (paper: n)."""
+        return self.frequencies.shape[1]
+
+    @cached_property
+    def mode(self) -> Float[Tensor, "batch torus"]:
+        """The most probable pose ŝ."""
+        return self.modes(1).poses[:, 0]
+
+    def modes(self, k: int) -> Modes:
+        """Return the ``k`` highest distinct modes, best first."""
+        check_count("k", k)
+        poses, values = self._peaks(max(N_PEAKS, 2 * k))
+        values, order = values.sort(dim=1, descending=True)
+        poses = poses.take_along_dim(order[..., None], dim=1)
+        near = torus.wrap(poses[:, :, None] - poses[:, None]).norm(dim=-1) < SAME_PEAK
+        values = values.masked_fill(torch.tril(near, diagonal=-1).any(dim=2), -torch.inf)
+        values, order = values.topk(min(k, values.shape[1]), dim=1)
+        poses = torch.where(values.isfinite()[..., None], poses.take_along_dim(order[..., None], dim=1), torch.nan)
+        missing = k - values.shape[1]
+        return Modes(
+            torch.nn.functional.pad(poses, (0, 0, 0, missing), value=torch.nan),
+            torch.nn.functional.pad(values - self.log_partition[:, None], (0, missing), value=-torch.inf),
+        )
+
+    def _peaks(self, n_peaks: int) -> tuple[Float[Tensor, "batch peak torus"], Float[Tensor, "batch peak"]]:
+        """Refine the peaks of the fine grid; one that did not arrive at a maximum gets -inf."""
+        engine = self._engine()
+        step = max(1, ENTRIES_AT_ONCE // engine.n_grid**self.torus_dim)
+        found = [refined_peaks(natural, engine, n_peaks, n_steps=20) for natural in self.natural.split(step)]
+        poses, values = (torch.cat(part) for part in zip(*found, strict=True))
+        repeated = self.natural.repeat_interleave(poses.shape[1], dim=0)
+        slope, bend = slope_and_bend(repeated, self.frequencies, poses.flatten(0, 1))
+        eigenvalues, axes = torch.linalg.eigh(bend)
+        left = torch.einsum("bij,bi->bj", axes, slope) / eigenvalues.abs().clamp(min=1e-12)  # of the way to the top
+        arrived = (eigenvalues.amin(dim=1) > 0) & (left.norm(dim=1) < SAME_PEAK / 10)
+        arrived = arrived.view_as(values) | (values == values.amax(dim=1, keepdim=True))  # a flat one has no top
+        return torus.wrap(poses), values.masked_fill(~arrived, -torch.inf)
+
+    @cached_property
+    def log_partition(self) -> Float[Tensor, " batch"]:
+        """Ln Z(η)."""
+        return self._integrals[0]
+
+    @cached_property
+    def mean(self) -> Float[Tensor, "batch torus"]:
+        """The circular mean of each coordinate."""
+        return torch.atan2(self._resultant[1], self._resultant[0])
+
+    @cached_property
+    def width(self) -> Float[Tensor, "batch torus"]:
+        """The circular standard deviation √(-2 ln R) of each coordinate, in radians."""
+        length = (self._resultant[0].square() + self._resultant[1].square()).sqrt()
+        return (-2 * length.clamp(1e-300, 1).log()).sqrt()
+
+    @cached_property
+    def cov(self) -> Float[Tensor, "batch torus torus"]:
+        """The covariance of the deviations from the circular mean, each brought into [-π, π]."""
+        found = []
+        for rows, weights, points in self._weighed():
+            apart = torus.wrap(points - self.mean[rows][:, None])
+            found.append(torch.einsum("bp,bpi,bpj->bij", weights, apart, apart))
+        return torch.cat(found)
+
+    @cached_property
+    def entropy(self) -> Float[Tensor, " batch"]:
+        """-∫ P ln P = ln Z - η·E[T(s)] in nats; the uniform density has n ln 2π."""
+        log_partition, expected = self._integrals[0], self._integrals[1]
+        return log_partition - expected
+
+    def log_prob(self, poses: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """Return ln P(s) at one pose for all images (n,), one for each (batch, n), or many for each (batch, k, n)."""
+        poses = torch.as_tensor(poses).double()
+        if poses.shape[-1:] != (self.torus_dim,) or (poses.ndim > 1 and poses.shape[0] != len(self)) or poses.ndim > 3:
+            expected = f"shape ({self.torus_dim},), (batch = {len(self)}, {self.torus_dim}) or (batch, k, ...)"
+            reject("poses", expected, describe(poses), "Give one row for each image.")
+        many = poses.expand(len(self), -1)[:, None] if poses.ndim < 3 else poses
+        features = torus.features(torus.phases(self.frequencies, many))
+        found = torch.einsum("blc,bklc->bk", self.natural, features) - self.log_partition[:, None]
+        return found if poses.ndim == 3 else found[:, 0]
+
+    @staticmethod
+    def axis(n_grid: int) -> Float[Tensor, " point"]:
+        """Return the angles of one axis of :meth:`density` and :meth:`marginal`: from -π, ``n_grid`` equal steps."""
+        return torus.grid_axis(check_count("n_grid", n_grid, 2)) - math.pi
+
+    def density(self, n_grid: int = 100) -> Float[Tensor, "batch *grid"]:
+        """Return P(s) at the points of a grid from -π, of shape (batch, N, …, N)."""
+        engine = GridEngine(self.frequencies, check_count("n_grid", n_grid, 2), dtype=torch.float64)
+        values = engine.log_density(self._seen_from_minus_pi) - self.log_partition[:, None]
+        return values.exp().view((len(self),) + (n_grid,) * self.torus_dim)
+
+    def marginal(self, axis: int, n_grid: int = 100) -> Float[Tensor, "batch point"]:
+        """Return the density of one coordinate at ``n_grid`` angles from -π, the others integrated out."""
+        if not 0 <= axis < self.torus_dim:
+            reject("axis", f"0 <= axis < torus_dim = {self.torus_dim}", str(axis), "Axes count from 0.")
+        n_fine = n_grid * max(1, math.ceil(self._n_grid / check_count("n_grid", n_grid, 2)))
+        engine = GridEngine(self.frequencies, n_fine, dtype=torch.float64)
+        rows = [engine.marginal(natural[None], axis) for natural in self._seen_from_minus_pi]
+        return torch.cat(rows)[:, :: n_fine // n_grid]
+
+    def sample(self, k: int, *, generator: torch.Generator | None = None) -> Float[Tensor, "batch k torus"]:
+        """Draw ``k`` poses from each posterior.
+
+        A cell of the fine grid is drawn, then a place in it; a few Metropolis steps with such proposals
+        take away what the flat cells get wrong.
+        """
+        generator = generator if generator is not None else torch.default_generator
+        n_proposals = check_count("k", k) * (1 + METROPOLIS_STEPS)
+        drawn = []
+        for rows, weights, points in self._weighed():
+            cells = torch.multinomial(weights, n_proposals, replacement=True, generator=generator)
+            spread = torch.rand((*cells.shape, self.torus_dim), generator=generator, dtype=points.dtype) - 0.5
+            proposals = points[cells] + spread * (2 * math.pi / self._n_grid)
+            gains = self[rows].log_prob(proposals) - weights.take_along_dim(cells, dim=1).log()
+            luck = torch.rand(gains.shape, generator=generator, dtype=gains.dtype).log()
+            poses, gain = proposals[:, :k], gains[:, :k]
+            for first in range(k, n_proposals, k):
+                others, their_gain = proposals[:, first : first + k], gains[:, first : first + k]
+                take = luck[:, first : first + k] < their_gain - gain
+                poses, gain = torch.where(take[..., None], others, poses), torch.where(take, their_gain, gain)
+            drawn.append(poses)
+        return torus.wrap(torch.cat(drawn))
+
+    def credible_mass(self, radius: float) -> Float[Tensor, " batch"]:
+        """Return the probability that the pose lies within ``radius`` (radians, along the torus) of the mode."""
+        check_real("radius", radius, above=0)
+        cell = 2 * math.pi / self._n_grid
+        found = []
+        for rows, weights, points in self._weighed():
+            away = torus.wrap(points - self.mode[rows][:, None]).norm(dim=-1)
+            inside = ((radius - away) / cell + 0.5).clamp(0, 1)  # the share of a cell at the edge
+            found.append((weights * inside).sum(dim=1))
+        return torch.cat(found)
+
+    @cached_property
+    def _seen_from_minus_pi(self) -> Float[Tensor, "batch irrep 2"]:
+        """η of the same density with the origin at (-π, …, -π)."""
+        turn = torus.phases(self.frequencies, torch.full((self.torus_dim,), math.pi, dtype=torch.float64))
+        return torus.rotate(self.natural, turn.expand(len(self), -1))
+
+    @cached_property
+    def _n_grid(self) -> int:
+        omega = self.frequencies.double()
+        sizes = self.natural.norm(dim=-1)
+        bend = torch.einsum("bl,li,lj->bij", sizes, omega, omega)  # no second derivative is larger
+        sharpest = math.sqrt(float(torch.linalg.eigvalsh(bend).max())) if len(self) else 0.0
+        wanted = math.ceil(2 * math.pi * sharpest * POINTS_PER_WIDTH)
+        least, most = (int(points ** (1 / self.torus_dim) + 1e-9) for points in (LEAST_POINTS, MOST_POINTS))
+        return max(least, 2 * int(self.frequencies.abs().max()) + 1, min(wanted, most))
+
+    def _engine(self) -> GridEngine:
+        return GridEngine(self.frequencies, self._n_grid, dtype=torch.float64)
+
+    def _weighed(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Yield the probabilities of the fine grid's cells, some images at a time."""
+        engine = self._engine()
+        points = engine.points
+        step = max(1, ENTRIES_AT_ONCE // len(points))
+        for first in range(0, len(self), step):
+            rows = slice(first, first + step)
+            yield rows, engine.probabilities(self.natural[rows]), points
+
+    @cached_property
+    def _integrals(self) -> tuple[Tensor, Tensor]:
+        """Ln Z, and η·E[T(s)]."""
+        engine = self._engine()
+        step = max(1, ENTRIES_AT_ONCE // engine.n_grid**self.torus_dim)
+        found = [engine.moments(natural) for natural in self.natural.split(step)]
+        rotation = torch.cat([moments.rotation for moments in found])
+        return torch.cat([moments.log_partition for moments in found]), (self.natural * rotation).sum(dim=(1, 2))
+
+    @cached_property
+    def _resultant(self) -> tuple[Tensor, Tensor]:
+        """E[cos s] and E[sin s]."""
+        sums = [(weights @ points.cos(), weights @ points.sin()) for _, weights, points in self._weighed()]
+        return torch.cat([cos for cos, _ in sums]), torch.cat([sin for _, sin in sums])
