@@ -38,6 +38,12 @@ class Averages(NamedTuple):
             torch.zeros_like(like), like.new_zeros(n_columns, n_components), like.new_zeros(n_components, n_components)
         )
 
+    def without(self, shapes: list[int]) -> Averages:
+        """Return the averages with some shapes forgotten."""
+        kept = self.gram.new_ones(len(self.gram))
+        kept[shapes] = 0
+        return Averages(self.moved, self.returned * kept, self.gram * kept[:, None] * kept)
+
 
 def average(
     averages: Averages,

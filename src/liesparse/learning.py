@@ -31,6 +31,7 @@ from liesparse.inference import (
 )
 from liesparse.model import Parameters, unit_columns
 from liesparse.posterior import ENGINES, Engine, EngineName, make_engine
+from liesparse.reseed import reseed
 
 Schedule = Literal["constant", "cosine"]
 SCHEDULES: tuple[Schedule, ...] = ("constant", "cosine")
@@ -69,6 +70,9 @@ class Settings:
     single_shape_epochs : int
         During the first so many epochs only the largest code of each image counts in the updates.
         With several shapes per image the dictionary explains motion by mixing, and W learns nothing.
+    reseed_overlap : float
+        Below 1: after each epoch of the first half, a shape that no image uses, or that equals another in some
+        pose up to this overlap, starts anew as the image that is explained worst.
     """
 
     n_epochs: int = 20
@@ -87,6 +91,7 @@ class Settings:
     batches_per_update: int = 2
     schedule: Schedule = "constant"
     single_shape_epochs: int = 0
+    reseed_overlap: float = 1.0
 
     def __post_init__(self) -> None:
         for name in ("n_epochs", "batch_size", "n_code_steps", "batches_per_update"):
@@ -96,6 +101,7 @@ class Settings:
         for name in ("code_start", "dictionary_rate", "group_rate"):
             check_real(name, getattr(self, name), minimum=0)
         check_real("em_rate", self.em_rate, above=0, maximum=1)
+        check_real("reseed_overlap", self.reseed_overlap, above=0, maximum=1)
         check_choice("posterior", self.posterior, ENGINES)
         check_choice("method", self.method, METHODS)
         check_choice("code_update", self.code_update, CODE_UPDATES)
@@ -257,6 +263,9 @@ def advance(
         parameters, adam, averages, step, state.place + 1, state.epoch, state.random, code_sum, state.last_good
     )
     if end_of_epoch:
+        if settings.reseed_overlap < 1 and 2 * (state.epoch + 1) <= settings.n_epochs:
+            parameters, wasted = reseed(parameters, batch, codes, engine, settings.reseed_overlap)
+            state = state._replace(parameters=parameters, averages=averages.without(wasted))
         state = state._replace(place=0, epoch=state.epoch + 1, code_sum=0.0, last_good=parameters)
     return state, codes
 

@@ -102,7 +102,8 @@ def run_recipe(row: Row, recipe: Recipe, images: Images, seed: int, watch: Tell)
     if recipe.start == "data":
         start = start_from_data(start, images.train, generator=generator)
     judge = make_engine(recipe.evaluation.posterior, start.frequencies, recipe.evaluation.n_grid)
-    glance = images.test[:: max(1, len(images.test) // N_GLANCE)]
+    chosen = torch.randperm(len(images.test), generator=torch.Generator().manual_seed(seed))[:N_GLANCE]
+    glance = images.test[chosen]  # any order: synthetic sets go through the digits in turn
 
     def look(progress: Progress, history: History) -> None:
         note = f"epoch {progress.epoch}" + (f", SNR {history[-1]['snr']:.1f}" if history else "")

@@ -1,0 +1,60 @@
+"""Shapes that are wasted: one that another already is, in another pose, or one that no image uses.
+
+Both are local optima that no gradient leaves. Such a shape starts anew as the image that the model explains worst.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from liesparse.em import LEAST_USE
+from liesparse.inference import map_poses
+from liesparse.model import Parameters, reconstruct
+from liesparse.posterior import Engine, natural_parameters, refined_peaks
+
+
+def pose_overlaps(parameters: Parameters, engine: Engine) -> Float[Tensor, "component component"]:
+    """Return max over s of Φ_i·T(s)Φ_j, for shapes scaled to norm 1 inside the span of W: 1 for the same shape."""
+    n = parameters.n_components
+    planes = torch.nn.functional.normalize(parameters.to_planes(parameters.dictionary.T).flatten(1), dim=1)
+    planes = planes.unflatten(1, (-1, 2))
+    flat = torch.zeros_like(parameters.pose_prior)
+    first, second = torch.triu_indices(n, n, offset=1)
+    overlaps = torch.eye(n).to(planes)
+    if n > 1:
+        natural = natural_parameters(planes[first], planes[second], 1.0, flat)
+        overlaps[first, second] = overlaps[second, first] = refined_peaks(natural, engine, 1)[1][:, 0]
+    return overlaps
+
+
+def wasted_shapes(
+    overlaps: Float[Tensor, "component component"], use: Float[Tensor, " component"], threshold: float
+) -> list[int]:
+    """Return the shapes that are hardly used, or overlap with one that is used more by over ``threshold``."""
+    rank = use.argsort(descending=True, stable=True).argsort()
+    busier = rank[None, :] < rank[:, None]  # entry (i, j): j is used more than i
+    repeated = (busier & (overlaps > threshold)).any(dim=1)
+    return (repeated | (use < LEAST_USE * use.mean())).nonzero().flatten().tolist()
+
+
+def reseed(
+    parameters: Parameters,
+    images: Float[Tensor, "batch pixel"],
+    codes: Float[Tensor, "batch component"],
+    engine: Engine,
+    threshold: float,
+) -> tuple[Parameters, list[int]]:
+    """Turn wasted shapes into the worst explained images of a batch; return the model and which they were."""
+    wasted = wasted_shapes(pose_overlaps(parameters, engine), codes.square().mean(dim=0), threshold)[: len(images)]
+    if not wasted:
+        return parameters, []
+    poses = map_poses(parameters, images, codes, engine)
+    errors = (images - reconstruct(parameters, codes, poses)).square().sum(dim=1)
+    worst = images[errors.argsort(descending=True)[: len(wasted)]]
+    dictionary = parameters.dictionary.clone()
+    dictionary[:, wasted] = torch.nn.functional.normalize(worst, dim=1).T
+    return replace(parameters, dictionary=dictionary), wasted
