@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from liesparse.data import rotations_scalings as rotations_scalings
     from liesparse.data import translations as translations
     from liesparse.data import unit_norm as unit_norm
+    from liesparse.estimators import LieSparseCoder as LieSparseCoder
+    from liesparse.estimators import SparseCoder as SparseCoder
+    from liesparse.estimators import ToroidalSubgroup as ToroidalSubgroup
     from liesparse.inference import infer_codes as infer_codes
     from liesparse.inference import map_poses as map_poses
     from liesparse.lattice import half_lattice as half_lattice
@@ -22,11 +25,14 @@ if TYPE_CHECKING:
     from liesparse.metrics import evaluate as evaluate
     from liesparse.metrics import snr as snr
     from liesparse.model import Parameters as Parameters
+    from liesparse.model import PosePrior as PosePrior
     from liesparse.model import apply_transform as apply_transform
+    from liesparse.model import narrow_prior as narrow_prior
     from liesparse.model import reconstruct as reconstruct
     from liesparse.posterior import AdaptiveEngine as AdaptiveEngine
     from liesparse.posterior import GridEngine as GridEngine
     from liesparse.posterior import ReferenceEngine as ReferenceEngine
+    from liesparse.posterior import TorusPosterior as TorusPosterior
     from liesparse.posterior import log_likelihood as log_likelihood
     from liesparse.recipes import load_recipe as load_recipe
     from liesparse.starts import random_start as random_start
@@ -37,9 +43,14 @@ __version__ = "0.1.0"
 _HOMES = {
     "AdaptiveEngine": "posterior",
     "GridEngine": "posterior",
+    "LieSparseCoder": "estimators",
     "Parameters": "model",
+    "PosePrior": "model",
     "ReferenceEngine": "posterior",
     "Settings": "learning",
+    "SparseCoder": "estimators",
+    "ToroidalSubgroup": "estimators",
+    "TorusPosterior": "posterior",
     "apply_transform": "model",
     "embedded_digits": "data",
     "evaluate": "metrics",
@@ -51,6 +62,7 @@ _HOMES = {
     "load_recipe": "recipes",
     "log_likelihood": "posterior",
     "map_poses": "inference",
+    "narrow_prior": "model",
     "random_start": "starts",
     "reconstruct": "model",
     "rotations_scalings": "data",

@@ -118,10 +118,11 @@ def check_unit_norm(images: Tensor, *, argument: str = "images") -> Tensor:
 
 
 def check_n_pixels(n_pixels: int, n_irreps: int) -> int:
-    """Return ``n_pixels`` if it is even and leaves room for ``2 * n_irreps`` orthonormal columns."""
+    """Return ``n_pixels`` if it leaves room for ``2 * n_irreps`` orthonormal columns.
+
+    The paper asks for an even number, so that all of the image space splits into planes; ours need not fill it.
+    """
     check_count("n_pixels", n_pixels, 2)
-    if n_pixels % 2:
-        reject("n_pixels", "an even number of pixels", str(n_pixels), "Pad or crop the images by one row or column.")
     if 2 * n_irreps > n_pixels:
         reject(
             "n_irreps",

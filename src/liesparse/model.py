@@ -142,6 +142,53 @@ def conjugate_prior(
     return concentrations[:, None] * torus.features(means)
 
 
+@dataclass(frozen=True)
+class PosePrior:
+    """A conjugate prior P(s) ∝ exp Σ κ cos(ω·s - μ) over some frequencies, for any model that has them.
+
+    Attributes
+    ----------
+    frequencies : tuple of tuples of int
+        The ω of each term, as (1, 0).
+    concentrations, means : tuple of float
+        The κ >= 0 and μ of each term, κ in radians⁻².
+    """
+
+    frequencies: tuple[tuple[int, ...], ...]
+    concentrations: tuple[float, ...]
+    means: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not len(self.frequencies) == len(self.concentrations) == len(self.means):
+            sizes = f"{len(self.frequencies)}, {len(self.concentrations)} and {len(self.means)}"
+            reject("pose_prior", "as many frequencies as concentrations and means", sizes, "Give one of each.")
+        for concentration, mean in zip(self.concentrations, self.means, strict=True):
+            check_real("concentrations", concentration, minimum=0)
+            check_real("means", mean)
+
+    def natural(
+        self, frequencies: Int[Tensor, "irrep torus"], *, dtype: torch.dtype = torch.float32
+    ) -> Float[Tensor, "irrep 2"]:
+        """Return η on the planes of a model: each term goes to the first plane that turns with ω or with -ω."""
+        natural = uniform_prior(len(frequencies), dtype=dtype)
+        rows = [tuple(row) for row in frequencies.tolist()]
+        for omega, concentration, mean in zip(self.frequencies, self.concentrations, self.means, strict=True):
+            mirrored = tuple(-entry for entry in omega)
+            if omega not in rows and mirrored not in rows:
+                reject("pose_prior", "frequencies that the model has", f"ω = {omega}", "Use more planes, or other ω.")
+            place, sign = (rows.index(omega), 1) if omega in rows else (rows.index(mirrored), -1)
+            natural[place] += concentration * torus.features(torch.tensor([sign * mean], dtype=dtype))[0]
+        return natural
+
+
+def narrow_prior(width: float, torus_dim: int = 2) -> PosePrior:
+    """Return a prior around s = 0, about ``width`` radians wide in each coordinate: von Mises with κ = 1 / width²."""
+    check_real("width", width, above=0)
+    check_count("torus_dim", torus_dim)
+    axes = tuple(tuple(int(i == j) for j in range(torus_dim)) for i in range(torus_dim))
+    return PosePrior(axes, (1 / width**2,) * torus_dim, (0.0,) * torus_dim)
+
+
 def apply_transform(
     parameters: Parameters, images: Float[Tensor, "batch pixel"], poses: Float[Tensor, "batch torus"]
 ) -> Float[Tensor, "batch pixel"]:

@@ -77,6 +77,12 @@ def known_translation(
     )
 
 
+def leading_subspace(images: Float[Tensor, "image pixel"], n_columns: int) -> Float[Tensor, "pixel column"]:
+    """Return the orthonormal directions that hold most of the energy of images."""
+    _, directions = torch.linalg.eigh((images.T @ images).double())
+    return directions[:, -n_columns:].to(images)
+
+
 def start_from_data(
     parameters: Parameters, images: Float[Tensor, "image pixel"], *, generator: torch.Generator
 ) -> Parameters:
@@ -89,8 +95,7 @@ def start_from_data(
     if len(images) < parameters.n_components:
         reject("images", f"at least {parameters.n_components} images", str(len(images)), "Use fewer components.")
     n_columns = 2 * parameters.n_irreps
-    _, directions = torch.linalg.eigh((images.T @ images).double())
-    leading = directions[:, -n_columns:].to(images)
+    leading = leading_subspace(images, n_columns)
     mixing = stiefel.random_point(n_columns, n_columns, generator=generator, dtype=images.dtype)
     chosen = torch.randperm(len(images), generator=generator)[: parameters.n_components]
     return Parameters(

@@ -91,7 +91,7 @@ PARAMETERS = [
     (lambda m: {"dictionary": m.dictionary[:, :0]}, r"dictionary: expected shape .*, got \(14, 0\)"),
     (lambda m: {"dictionary": m.dictionary.numpy()}, "dictionary: expected a floating point matrix, got a ndarray"),
     (lambda m: {"pose_prior": m.pose_prior.float()}, "pose_prior: expected torch.float64, as group_basis has"),
-    (lambda m: {"group_basis": m.group_basis[1:]}, "n_pixels: expected an even number of pixels, got 13. Pad or crop"),
+    (lambda m: {"group_basis": m.group_basis[1:]}, r"dictionary: expected shape \(n_pixels = 13, n_components\)"),
     (
         lambda m: {"group_basis": m.group_basis[:8]},
         "n_irreps: expected 2 \\* n_irreps <= n_pixels = 8, got n_irreps = 5",
@@ -210,8 +210,7 @@ def test_starts():
         ValueError, match=r"n_irreps: expected 2 \* n_irreps <= n_pixels = 64, got n_irreps = 128. Use n_irreps <= 32"
     ):
         random_start(64, generator=rng)
-    with pytest.raises(ValueError, match="n_pixels: expected an even number of pixels, got 81"):
-        random_start(81, n_irreps=4, generator=rng)
+    assert random_start(81, n_irreps=40, generator=rng).n_pixels == 81  # odd sizes are fine
     with pytest.raises(ValueError, match="n_components: expected a whole number >= 1"):
         random_start(64, n_irreps=4, n_components=0, generator=rng)
     with pytest.raises(ValueError, match="torus_dim: expected"):

@@ -70,11 +70,20 @@ def log_posterior(
     sparsity: float,
 ) -> Float[Tensor, " batch"]:
     """Return ln P(I|α) + ln P(α): LSC's objective when T(s) is the identity [Chau20, app. E]."""
-    variance = noise_std**2
-    error = (images - codes @ dictionary.T).square().sum(dim=1)
-    likelihood = -error / (2 * variance) - 0.5 * images.shape[1] * math.log(2 * math.pi * variance)
     constant = codes.shape[1] * math.log(sparsity) if sparsity > 0 else 0.0
-    return likelihood + constant - sparsity * codes.sum(dim=1)
+    return log_likelihood(dictionary, images, codes, noise_std=noise_std) + constant - sparsity * codes.sum(dim=1)
+
+
+def log_likelihood(
+    dictionary: Float[Tensor, "pixel component"],
+    images: Float[Tensor, "batch pixel"],
+    codes: Float[Tensor, "batch component"],
+    *,
+    noise_std: float,
+) -> Float[Tensor, " batch"]:
+    """Return ln P(I|α), a Gaussian around Φα."""
+    error = (images - codes @ dictionary.T).square().sum(dim=1)
+    return -error / (2 * noise_std**2) - 0.5 * images.shape[1] * math.log(2 * math.pi * noise_std**2)
 
 
 def infer_sparse_codes(

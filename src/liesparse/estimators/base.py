@@ -1,0 +1,207 @@
+"""What all estimators share: images in any form, results in the same form, and files."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from liesparse._checks import check_choice, reject
+from liesparse.checkpoint import versions
+from liesparse.files import Sealed, read_sealed, write_sealed
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+CHUNK = 64  # always so many rows at once, so that no result depends on an image's companions
+Array = NDArray[Any]
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device: the one place that names one. "auto" takes a GPU where there is one."""
+    if name != "auto":
+        return torch.device(name)
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+class Images(NamedTuple):
+    """Images as the model takes them, and what it takes to give results back as they came."""
+
+    rows: Tensor  # unit norm, (n_images, n_features); a blank image has an arbitrary one
+    norms: Tensor  # (n_images, 1), 0 for a blank image
+    shape: tuple[int, ...]  # of one image
+    as_tensor: bool
+
+    @property
+    def seen(self) -> Tensor:
+        """1.0 for an image, 0.0 for a blank one, of shape (n_images, 1)."""
+        return (self.norms > 0).to(self.norms)
+
+    def give_back(self, values: Tensor) -> Any:
+        """Return numbers as numpy, or as a tensor if tensors came."""
+        return values.cpu() if self.as_tensor else values.cpu().numpy()
+
+    def give_back_images(self, rows: Tensor) -> Any:
+        """Return rows as images of the shape that came."""
+        return self.give_back(rows.reshape(*rows.shape[:-1], *self.shape))
+
+
+class ImageEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+    """Base class: ``dtype``, ``device`` and ``random_state`` are parameters of every estimator."""
+
+    dtype: str
+    device: str
+    random_state: Any
+    image_shape_: tuple[int, ...]
+    _kind: ClassVar[str]
+
+    def _images_to_learn(self, X: Any, *, reset: bool = True) -> Tensor:
+        """Return unit-norm images without the blank ones, of which there must not be only such."""
+        images = self._take_images(X, reset=reset)
+        blank = (images.norms[:, 0] == 0).nonzero().flatten().tolist()
+        if len(blank) == len(images.rows):
+            raise ValueError(f"Every row of X is blank (n_samples={len(blank)}): there is nothing to learn from.")
+        if blank:
+            warnings.warn(
+                f"X contains {len(blank)} blank row(s), the first at row {blank[0]}; "
+                f"{type(self).__name__} learns from the others.",
+                UserWarning,
+                stacklevel=3,
+            )
+        return images.rows[images.norms[:, 0] > 0]
+
+    def _take_images(self, X: Any, *, reset: bool = False) -> Images:
+        """Check images as scikit-learn does, flatten them, and scale them to norm 1."""
+        as_tensor = isinstance(X, Tensor)
+        if as_tensor:
+            X = X.detach().cpu().numpy()
+        shape: tuple[int, ...] = ()
+        if getattr(X, "ndim", 2) > 2:
+            shape = tuple(X.shape[1:])
+            X = np.asarray(X).reshape(len(X), -1)
+        X = validate_data(self, X, reset=reset, dtype=[np.float64, np.float32], order="C")
+        if reset:
+            self.image_shape_ = shape or (X.shape[1],)
+        scale = np.abs(X).max(axis=1, keepdims=True)
+        blank = scale == 0
+        scaled = np.where(blank, 1, X) / np.where(blank, 1, scale)  # no overflow, no underflow
+        norms = np.linalg.norm(scaled, axis=1, keepdims=True)
+        rows = torch.from_numpy(np.ascontiguousarray(scaled / norms)).to(self._device(), self._dtype())
+        return Images(rows, torch.from_numpy(norms * scale).to(rows), shape or (X.shape[1],), as_tensor)
+
+    def _known_images(self, X: Any) -> Images:
+        check_is_fitted(self)
+        return self._take_images(X)
+
+    def _dtype(self) -> torch.dtype:
+        return DTYPES[check_choice("dtype", self.dtype, tuple(DTYPES))]
+
+    def _device(self) -> torch.device:
+        return choose_device(self.device)
+
+    def _generator(self) -> torch.Generator:
+        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        return torch.Generator().manual_seed(seed)
+
+    def _by_chunks(self, function: Callable[..., Any], *columns: Tensor) -> Any:
+        """Apply a function to equal chunks of rows, the last one filled up; a tuple of results stays a tuple."""
+        results: list[Any] = []
+        for parts in zip(*(column.split(CHUNK) for column in columns), strict=True):
+            n = len(parts[0])
+            padded = [torch.cat((part, part[-1:].expand(CHUNK - n, *part.shape[1:]))) for part in parts]
+            found = function(*padded)
+            results.append(tuple(part[:n] for part in found) if isinstance(found, tuple) else found[:n])
+        if isinstance(results[0], tuple):
+            return tuple(torch.cat(part) for part in zip(*results, strict=True))
+        return torch.cat(results)
+
+    def _pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Return what the fitted estimator knows: plain values and tensors."""
+        raise NotImplementedError
+
+    def _unpack(self, sealed: Sealed, path: str | Path) -> None:
+        """Take up what :meth:`_pack` gave."""
+        raise NotImplementedError
+
+    def save(self, path: str | Path) -> None:
+        """Save the fitted estimator as one safetensors file with its settings as JSON; never pickle."""
+        check_is_fitted(self)
+        try:
+            settings = json.loads(json.dumps(self.get_params(deep=False), default=self._as_plain))
+        except TypeError as error:
+            reject("estimator", "parameters that JSON can hold", str(error), "Set callbacks to None before saving.")
+        header, tensors = self._pack()
+        common = {"settings": settings, "image_shape": list(self.image_shape_), "versions": versions()}
+        write_sealed(path, self._kind, header | common, tensors)
+
+    @staticmethod
+    def _as_plain(value: Any) -> Any:
+        if isinstance(value, Path):
+            return str(value)
+        if isinstance(value, np.integer | np.floating):
+            return value.item()
+        raise TypeError(f"a {type(value).__name__}")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Load an estimator that :meth:`save` wrote; any other file gives a ``ValueError``."""
+        sealed = read_sealed(path, cls._kind)
+        settings, shape = sealed.header.get("settings"), sealed.header.get("image_shape")
+        known = set(cls._get_param_names())
+        if not isinstance(settings, dict) or not set(settings) <= known or not isinstance(shape, list):
+            reject("path", f"a saved {cls.__name__}", str(path), "Use another copy.")
+        estimator = cls(**settings)
+        estimator.image_shape_ = tuple(shape)
+        estimator._unpack(sealed, path)
+        return estimator
+
+
+def is_stream(X: Any) -> bool:
+    """Tell a DataLoader or an iterator of batches from an array."""
+    return isinstance(X, Iterator | torch.utils.data.DataLoader)
+
+
+class Stream:
+    """Batches from a DataLoader (in every epoch again) or from an iterator (once)."""
+
+    def __init__(self, batches: Iterable[Any], prepare: Callable[[Any], Tensor]) -> None:
+        self._batches, self._prepare = batches, prepare
+        self._held: list[Tensor] = []  # read ahead from an iterator
+        self.once = isinstance(batches, Iterator)
+        self.n_batches: int | None = None
+        if isinstance(batches, torch.utils.data.DataLoader):
+            try:
+                self.n_batches = len(batches)
+            except TypeError:  # of an iterable data set
+                self.n_batches = None
+
+    def look_ahead(self, n_images: int) -> Tensor:
+        """Return the first images, without taking them from the stream."""
+        seen: list[Tensor] = []
+        for batch in self._batches:
+            seen.append(self._ready(batch))
+            if sum(map(len, seen)) >= n_images:
+                break
+        if not seen:
+            raise ValueError("The stream of batches is empty: n_samples=0.")
+        if self.once:
+            self._held = seen
+        return torch.cat(seen)
+
+    def epoch(self, generator: torch.Generator) -> Iterator[Tensor]:  # noqa: ARG002, the loader has its own
+        """Yield the batches, unit norm."""
+        held, self._held = self._held, []
+        yield from held
+        for batch in self._batches:
+            yield self._ready(batch)
+
+    def _ready(self, batch: Any) -> Tensor:
+        return self._prepare(batch[0] if isinstance(batch, list | tuple) else batch)

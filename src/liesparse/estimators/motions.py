@@ -1,0 +1,137 @@
+"""What only this model can do: see where things are, and move them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from liesparse._checks import check_count
+from liesparse.estimators.base import Array, ImageEstimator, Images
+from liesparse.model import Parameters, apply_transform, draw_codes, generate, reconstruct
+from liesparse.posterior import Engine, TorusPosterior, draw_poses, pose_natural
+from liesparse.torus import wrap
+
+
+class Inference(NamedTuple):
+    """What the model thinks of images: codes (n_images, n_components) and most probable poses (n_images, n)."""
+
+    codes: Any
+    poses: Any
+
+
+class Motions(ImageEstimator):
+    """Poses and motions of a fitted :class:`LieSparseCoder`."""
+
+    model_: Parameters
+
+    def _codes(self, images: Images) -> Tensor:
+        raise NotImplementedError
+
+    def _infer(self, images: Images) -> tuple[Tensor, Tensor]:
+        raise NotImplementedError
+
+    def _engine(self) -> Engine:
+        raise NotImplementedError
+
+    def infer(self, X: Any) -> Inference:
+        """Return codes and most probable poses."""
+        images = self._known_images(X)
+        return Inference(*map(images.give_back, self._infer(images)))
+
+    def pose_posterior(self, X: Any) -> TorusPosterior:
+        """Return P(s | I, α̂), with modes, widths, densities and samples."""
+        images = self._known_images(X)
+        natural = pose_natural(self.model_, images.rows, self._codes(images))
+        return TorusPosterior(natural, self.model_.frequencies)
+
+    def reconstruct(self, X: Any) -> Any:
+        """Return T(ŝ)Φα̂, what the model makes of each image."""
+        images = self._known_images(X)
+        codes, poses = self._infer(images)
+        return images.give_back_images(images.norms * reconstruct(self.model_, codes, poses))
+
+    def canonicalize(self, X: Any, *, keep_rest: bool = False) -> Any:
+        """Bring each image to s = 0.
+
+        The span of W moves; what lies outside it is dropped, or kept in its place with ``keep_rest``.
+        """
+        images = self._known_images(X)
+        return self._moved(images, -self._infer(images)[1], keep_rest)
+
+    def move(self, X: Any, delta: Any, *, keep_rest: bool = False) -> Any:
+        """Apply T(δ) to each image: one ``delta`` of shape (torus_dim,) for all, or one for each."""
+        return self._moved(self._known_images(X), self._poses_like(X, delta), keep_rest)
+
+    def transfer_pose(self, source: Any, target: Any, *, keep_rest: bool = False) -> Any:
+        """Bring each image of ``target`` into the pose of its partner in ``source``."""
+        theirs, images = self._infer(self._known_images(source))[1], self._known_images(target)
+        ours = self._infer(images)[1]
+        if len(theirs) not in (1, len(ours)):
+            raise ValueError(f"source has {len(theirs)} images and target {len(ours)}: give one source, or as many.")
+        return self._moved(images, theirs - ours, keep_rest)
+
+    def interpolate(self, a: Any, b: Any, steps: int = 9) -> Any:
+        """Go from each image of ``a`` to its partner in ``b``: poses along the shorter way round the torus.
+
+        Codes and scale change in equal steps. Returns (n_images, steps, …); the ends are the reconstructions.
+        """
+        check_count("steps", steps, 2)
+        first, second = self._known_images(a), self._known_images(b)
+        if len(first.rows) != len(second.rows):
+            raise ValueError(f"a has {len(first.rows)} images and b {len(second.rows)}: give pairs.")
+        (codes_a, poses_a), (codes_b, poses_b) = self._infer(first), self._infer(second)
+        way = wrap(poses_b - poses_a)
+        frames = []
+        for share in np.linspace(0, 1, steps).tolist():
+            frame = reconstruct(self.model_, torch.lerp(codes_a, codes_b, share), poses_a + share * way)
+            frames.append(torch.lerp(first.norms, second.norms, share) * frame)
+        return first.give_back_images(torch.stack(frames, dim=1))
+
+    def traverse(self, X: Any, axis: int, values: Any = None) -> Any:
+        """Move each reconstruction along one torus axis by each of ``values``, by default 9 steps from -π to π.
+
+        Returns (n_images, n_values, …); the value 0 is the reconstruction itself.
+        """
+        images = self._known_images(X)
+        n = self.model_.torus_dim
+        if not 0 <= axis < n:
+            raise ValueError(f"axis={axis}, but the poses have axes 0 to {n - 1}.")
+        values = torch.linspace(-math.pi, math.pi, 9) if values is None else torch.as_tensor(np.asarray(values))
+        codes, poses = self._infer(images)
+        frames = []
+        for value in values.to(poses):
+            moved = poses.clone()
+            moved[:, axis] += value
+            frames.append(images.norms * reconstruct(self.model_, codes, moved))
+        return images.give_back_images(torch.stack(frames, dim=1))
+
+    def sample(self, n_samples: int = 1, *, noise: bool = False) -> tuple[Array, Inference]:
+        """Draw images from the model, codes and poses from their priors; returns them with both."""
+        check_is_fitted(self)
+        model, generator = self.model_, self._generator()
+        codes = draw_codes(model, check_count("n_samples", n_samples), generator=generator)
+        prior = model.pose_prior.expand(n_samples, -1, -1)
+        poses = draw_poses(prior, self._engine(), generator=generator)
+        rows = (
+            generate(model, codes, poses, generator=generator) if noise else reconstruct(model, codes, poses)
+        ).reshape(n_samples, *self.image_shape_)
+        return rows.numpy(), Inference(codes.numpy(), poses.numpy())
+
+    def _poses_like(self, X: Any, delta: Any) -> Tensor:
+        delta = torch.as_tensor(np.asarray(delta), dtype=self.model_.dtype)
+        n = self.model_.torus_dim
+        if tuple(delta.shape) not in ((n,), (len(X), n)):
+            raise ValueError(f"delta has shape {tuple(delta.shape)}, expected ({n},) or ({len(X)}, {n}).")
+        return delta
+
+    def _moved(self, images: Images, poses: Tensor, keep_rest: bool) -> Any:
+        poses = poses.expand(len(images.rows), -1)
+        moved = apply_transform(self.model_, images.rows, poses)
+        if keep_rest:
+            moved = moved + images.rows - apply_transform(self.model_, images.rows, torch.zeros_like(poses))
+        return images.give_back_images(images.norms * moved)

@@ -1,0 +1,154 @@
+"""SparseCoder: plain sparse coding with the same face, to compare with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from liesparse._checks import check_count
+from liesparse.baselines.sparse_coding import (
+    SparseCodingSettings,
+    infer_sparse_codes,
+    learn_sparse_coding,
+    log_likelihood,
+)
+from liesparse.estimators.base import ImageEstimator, Images
+from liesparse.files import Sealed, need
+
+
+class SparseCoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ImageEstimator):  # type: ignore[misc]
+    """Plain sparse coding I = Φα + ε with codes >= 0: what :class:`LieSparseCoder` is without a group.
+
+    Parameters
+    ----------
+    n_components : int, default=10
+        Shapes in the dictionary.
+    sparsity, noise_std : float
+        As in :class:`LieSparseCoder`.
+    n_epochs : int, default=10
+        Passes over the images.
+    dictionary_rate : float, default=0.001
+        Learning rate at the start.
+    n_code_steps : int, default=200
+        FISTA steps for each image in ``transform``; the objective is convex.
+    dtype, device, random_state
+        As in :class:`LieSparseCoder`.
+
+    Attributes
+    ----------
+    components_ : ndarray of shape (n_components, n_features)
+        One shape per row.
+    n_iter_ : int
+        Batches that were learned from.
+    """
+
+    _kind = "SparseCoder"
+
+    def __init__(
+        self,
+        n_components: int = 10,
+        *,
+        sparsity: float = 10.0,
+        noise_std: float = 0.1,
+        n_epochs: int = 10,
+        dictionary_rate: float = 0.001,
+        n_code_steps: int = 200,
+        dtype: str = "float32",
+        device: str = "auto",
+        random_state: Any = None,
+    ) -> None:
+        self.n_components = n_components
+        self.sparsity = sparsity
+        self.noise_std = noise_std
+        self.n_epochs = n_epochs
+        self.dictionary_rate = dictionary_rate
+        self.n_code_steps = n_code_steps
+        self.dtype = dtype
+        self.device = device
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None) -> Self:  # noqa: ARG002
+        """Learn the dictionary from images."""
+        images = self._images_to_learn(X)
+        if check_count("n_components", self.n_components) > len(images):
+            raise ValueError(f"n_samples={len(images)} should be >= n_components={self.n_components}.")
+        settings = SparseCodingSettings(
+            noise_std=self.noise_std,
+            sparsity=self.sparsity,
+            n_epochs=self.n_epochs,
+            dictionary_rate=self.dictionary_rate,
+        )
+        dictionary = learn_sparse_coding(images, self.n_components, settings, generator=self._generator())
+        self.components_ = dictionary.T.contiguous().cpu().numpy()
+        self.n_iter_ = self.n_epochs * -(-len(images) // settings.batch_size)
+        return self
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.components_)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = []
+        tags.input_tags.three_d_array = True
+        return tags
+
+    def transform(self, X: Any) -> Any:
+        """Return the codes of each image."""
+        images = self._known_images(X)
+        return images.give_back(self._codes(images))
+
+    def inverse_transform(self, codes: Any) -> Any:
+        """Return the images Φα of norm-1 scale."""
+        check_is_fitted(self)
+        as_tensor = isinstance(codes, Tensor)
+        rows = torch.as_tensor(np.asarray(codes), dtype=self._dtype()) @ self._dictionary().T
+        return Images(rows, rows[:, :1], self.image_shape_, as_tensor).give_back_images(rows)
+
+    def reconstruct(self, X: Any) -> Any:
+        """Return Φα̂, what the model makes of each image."""
+        images = self._known_images(X)
+        return images.give_back_images(images.norms * (self._codes(images) @ self._dictionary().T))
+
+    def score_samples(self, X: Any) -> Any:
+        """Return ln P(I | α̂) of each norm-1 image."""
+        images = self._known_images(X)
+        dictionary = self._dictionary()
+
+        def judge(rows: Tensor, codes: Tensor) -> Tensor:
+            return log_likelihood(dictionary, rows, codes, noise_std=self.noise_std)
+
+        found = self._by_chunks(judge, images.rows, self._codes(images))
+        nothing = (1 - images.seen[:, 0]) / (2 * self.noise_std**2)  # a blank image has no energy
+        return images.give_back(found + nothing)
+
+    def score(self, X: Any, y: Any = None) -> float:  # noqa: ARG002
+        """Return the mean of :meth:`score_samples`."""
+        return float(np.mean(np.asarray(self.score_samples(X))))
+
+    def _dictionary(self) -> Tensor:
+        return torch.from_numpy(self.components_.T).to(self._device(), self._dtype()).contiguous()
+
+    def _codes(self, images: Images) -> Tensor:
+        dictionary = self._dictionary()
+
+        def find(rows: Tensor) -> Tensor:
+            return infer_sparse_codes(
+                dictionary, rows, noise_std=self.noise_std, sparsity=self.sparsity, n_code_steps=self.n_code_steps
+            )
+
+        return self._by_chunks(find, images.rows) * images.seen
+
+    def _pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        return {"n_iter": self.n_iter_}, {"components": torch.from_numpy(self.components_)}
+
+    def _unpack(self, sealed: Sealed, path: str | Path) -> None:
+        need(sealed, path, {"n_iter": int}, ("components",))
+        self.components_, self.n_iter_ = sealed.tensors["components"].numpy(), sealed.header["n_iter"]
+        self.n_features_in_ = self.components_.shape[1]
