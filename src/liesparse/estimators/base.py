@@ -6,7 +6,7 @@ import json
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from liesparse.files import Sealed, read_sealed, write_sealed
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 CHUNK = 64  # always so many rows at once, so that no result depends on an image's companions
 Array = NDArray[Any]
+Estimator = TypeVar("Estimator", bound="ImageEstimator")
 
 
 def choose_device(name: str) -> torch.device:
@@ -151,7 +152,7 @@ class ImageEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has n
         raise TypeError(f"a {type(value).__name__}")
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
+    def load(cls: type[Estimator], path: str | Path) -> Estimator:
         """Load an estimator that :meth:`save` wrote; any other file gives a ``ValueError``."""
         sealed = read_sealed(path, cls._kind)
         settings, shape = sealed.header.get("settings"), sealed.header.get("image_shape")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -145,9 +145,29 @@ class LieSparseCoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Motions)
         self.device = device
         self.random_state = random_state
 
+    @classmethod
+    def from_model(
+        cls, model: Parameters, image_shape: tuple[int, ...] | None = None, **settings: Any
+    ) -> LieSparseCoder:
+        """Return a fitted estimator around a model from elsewhere, such as :func:`liesparse.load_model`."""
+        shape = image_shape or (model.n_pixels,)
+        if math.prod(shape) != model.n_pixels:
+            reject("image_shape", f"a product of {model.n_pixels} pixels", str(shape), "Give (height, width).")
+        estimator = cls(
+            model.n_components,
+            n_irreps=model.n_irreps,
+            torus_dim=model.torus_dim,
+            sparsity=model.sparsity,
+            noise_std=model.noise_std,
+            dtype=str(model.dtype).removeprefix("torch."),
+            **settings,
+        )
+        estimator.image_shape_, estimator.n_features_in_ = tuple(shape), model.n_pixels
+        return estimator._learned(Trained(model.validate(), [], 0))
+
     # ---- learning
 
-    def fit(self, X: Any, y: Any = None) -> Self:  # noqa: ARG002
+    def fit(self, X: Any, y: Any = None) -> LieSparseCoder:  # noqa: ARG002
         """Learn shapes and transformations from images."""
         recipe = self._recipe()
         generator = self._generator()
@@ -198,7 +218,7 @@ class LieSparseCoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Motions)
             raise
         return self._learned(trained)
 
-    def partial_fit(self, X: Any, y: Any = None) -> Self:  # noqa: ARG002
+    def partial_fit(self, X: Any, y: Any = None) -> LieSparseCoder:  # noqa: ARG002
         """Learn from some more images, once; the first call also makes the start. No rate falls."""
         begun = hasattr(self, "model_")
         images = self._images_to_learn(X, reset=not begun)
@@ -260,7 +280,7 @@ class LieSparseCoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Motions)
             reject("pose_prior", "'uniform' or a PosePrior", repr(self.pose_prior), "See liesparse.narrow_prior.")
         return uniform_prior(start.n_irreps, dtype=start.dtype)
 
-    def _learned(self, trained: Trained) -> Self:
+    def _learned(self, trained: Trained) -> LieSparseCoder:
         self.model_, self.history_, self.n_iter_ = trained
         self.components_ = self.model_.dictionary.T.contiguous().cpu().numpy()
         self.group_basis_ = self.model_.group_basis.cpu().numpy()

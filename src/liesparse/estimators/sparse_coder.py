@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -73,7 +73,7 @@ class SparseCoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ImageEstima
         self.device = device
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any = None) -> Self:  # noqa: ARG002
+    def fit(self, X: Any, y: Any = None) -> SparseCoder:  # noqa: ARG002
         """Learn the dictionary from images."""
         images = self._images_to_learn(X)
         if check_count("n_components", self.n_components) > len(images):

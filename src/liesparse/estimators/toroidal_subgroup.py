@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -70,7 +70,7 @@ class ToroidalSubgroup(ImageEstimator):
         self.device = device
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any) -> ToroidalSubgroup:
         """Learn from first images ``X`` and second images ``y``."""
         first, second = self._pair(X, y, reset=True)
         n_pixels = first.rows.shape[1]
