@@ -45,7 +45,7 @@ ROWS = {
     "translation": Row("translation", 10, 10.0, 1, 28.5, 2.2),
     "rotation-scaling": Row("rotation-scaling", 10, 10.0, 1, 20.5, 2.6),
     "mnist-10": Row("mnist", 10, 10.0, 2, 4.8, 3.0),
-    "mnist-100": Row("mnist", 100, 1.0, 2, 16.7, 15.3, 0.0003, 20),
+    "mnist-100": Row("mnist", 100, 1.0, 2, 16.7, 15.3, 0.0004, 40),
 }
 NOISE_STD = 0.1
 N_IRREPS = 128
