@@ -30,7 +30,7 @@ from liesparse.model import Parameters
 from liesparse.posterior import natural_parameters
 
 NO_EVIDENCE = 1e-5  # a pull towards s = 0, so that a flat posterior has a mean and a finite gradient
-POLISH = 2  # Newton-Schulz steps against rounding: W is orthonormal up to a condition number of V of 300
+POLISH = 2  # Newton-Schulz steps against rounding: W is orthonormal in float32 up to a condition number of V of 300
 WORKING_TYPES = (torch.float32, torch.float64)
 
 
@@ -86,7 +86,9 @@ class TorusAction(nn.Module):
         """Make a layer from a learned model: it moves as :func:`liesparse.model.apply_transform` does."""
         basis, frequencies = parameters.group_basis, check_frequencies(parameters.frequencies)
         check_group_basis(basis)
-        layer = cls(len(basis), frequencies.shape[1], len(frequencies), keep_rest=keep_rest, dtype=basis.dtype)
+        unused = torch.Generator()  # leaves torch's own generator as it was
+        sizes = len(basis), frequencies.shape[1], len(frequencies)
+        layer = cls(*sizes, keep_rest=keep_rest, dtype=basis.dtype, generator=unused)
         layer.to(basis.device)
         with torch.no_grad():
             layer.free_basis.copy_(basis)
@@ -125,7 +127,7 @@ class TorusAction(nn.Module):
         _check_rows("poses", poses, ("torus_dim", self.torus_dim), dtype, n_rows=len(images))
         with torch.autocast(images.device.type, enabled=False):  # half precision cannot hold ω·s
             basis = self.group_basis
-            planes = to_planes(basis, images)
+            planes = _to_planes(basis, images)
             moved = torus.rotate(planes, torus.phases(self.frequencies, poses))
             if self.keep_rest:
                 return images + (moved - planes).flatten(1) @ basis.mT
@@ -174,7 +176,7 @@ class TorusPose(nn.Module):
         with torch.autocast(first.device.type, enabled=False):
             basis = action.group_basis
             flat = basis.new_zeros(action.n_irreps, 2)
-            planes = to_planes(basis, first), to_planes(basis, second)
+            planes = _to_planes(basis, first), _to_planes(basis, second)
             natural = self._soften(natural_parameters(*planes, self.noise_std, flat))
             points = torus.grid_points(self.n_grid, action.torus_dim, dtype=dtype).to(first.device)
             statistics = torus.features(torus.phases(action.frequencies, points)).flatten(1)
@@ -193,7 +195,7 @@ class TorusPose(nn.Module):
         return f"noise_std={self.noise_std}, n_grid={self.n_grid}"
 
 
-def to_planes(
+def _to_planes(
     group_basis: Float[Tensor, "pixel column"], images: Float[Tensor, "batch pixel"]
 ) -> Float[Tensor, "batch irrep 2"]:
     """Return WᵀI, one coordinate pair for each plane."""

@@ -50,7 +50,9 @@ def test_layer_is_the_matrix_of_the_paper(rng, rotation_matrix, keep_rest):
 def test_layer_from_a_learned_model(make_model, draw):
     model = make_model(multiplicity=2)
     images, _, poses = draw(model)
+    state = torch.get_rng_state()
     layer = TorusAction.from_parameters(model)
+    assert torch.get_rng_state().equal(state)
     assert_close(layer(images, poses).detach(), apply_transform(model, images, poses))
     assert_close(layer.group_basis.detach(), model.group_basis)
     assert layer.frequencies.equal(model.frequencies)
