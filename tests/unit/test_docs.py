@@ -1,10 +1,14 @@
-"""docs/equations.md names only functions and tests that exist."""
+"""docs/equations.md names only functions and tests that exist; docs/api.md is what the docstrings say."""
 
 import importlib
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+
+import liesparse
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "equations.md").read_text()
@@ -37,3 +41,11 @@ def test_every_row_has_a_function_and_a_test():
 )
 def test_every_numbered_equation_and_appendix_is_listed(equation):
     assert any(equation in row[1] for row in ROWS)
+
+
+def test_the_api_reference_is_up_to_date():
+    command = [sys.executable, "-c", "import make_api; print(make_api.make(), end='')"]
+    made = subprocess.run(command, cwd=ROOT / "docs", capture_output=True, text=True, check=True).stdout
+    assert made == (ROOT / "docs" / "api.md").read_text(encoding="utf-8"), "Run python docs/make_api.py."
+    for name in set(liesparse.__all__) - {"__version__"}:
+        assert f"### `{name}`" in made

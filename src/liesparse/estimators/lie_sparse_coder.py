@@ -76,13 +76,13 @@ class LieSparseCoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Motions)
     checkpoint_dir : path, default=None
         Folder in which ``fit`` saves its state; the same ``fit`` again goes on from there, to the same bits.
     callbacks : list of callables, default=None
-        Each is called with a :class:`liesparse.learning.Progress` after every batch.
+        Each is called with a :class:`liesparse.learning.Progress` after every batch; ``history_`` grows meanwhile.
     warm_start : bool, default=False
         Whether ``fit`` starts from the model that is there.
     dtype : {"float32", "float64"}, default="float32"
         Type of all computations and results; float32 is several times faster.
-    device : str, default="auto"
-        Where to compute; "auto" takes a GPU if torch sees one.
+    device : {"auto", "cpu"}, default="auto"
+        Where to compute: on the CPU, for which the fast code is compiled.
     random_state : int, RandomState or None, default=None
         Seed: same seed, same numbers.
 
@@ -198,7 +198,8 @@ class LieSparseCoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Motions)
         glance = images[torch.randperm(len(images), generator=generator)[:N_GLANCE]]
         keeping = Keeping(Path(self.checkpoint_dir)) if self.checkpoint_dir is not None else None
 
-        def tell(progress: Progress, _history: History) -> None:
+        def tell(progress: Progress, history: History) -> None:
+            self.history_ = list(history)
             for callback in self.callbacks or ():
                 callback(progress)
 
