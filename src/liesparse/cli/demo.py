@@ -24,8 +24,9 @@ def demo(
     """Learn ten digits and 2-D translation from unlabelled images, in a few minutes."""
     from liesparse.checkpoint import save_model
     from liesparse.figures import to_png
-    from liesparse.files import write_atomically, write_json
+    from liesparse.files import write_atomically
     from liesparse.reproduce.demo import DemoSettings, run_demo
+    from liesparse.run_folder import Run, save_run
     from liesparse.runs import Interrupted
 
     console = Console(soft_wrap=True)
@@ -46,15 +47,15 @@ def demo(
         console.print(f"Stopped at step {state.step}; the model so far is in {out / 'model.safetensors'}.")
         raise typer.Exit(130) from None
     try:
-        save_model(out / "model.safetensors", result.parameters, result.metrics)
-        write_json(out / "metrics.json", result.metrics)
+        how = {"data": f"translation:n={images},seed={seed}", "recipe": "best", "seed": seed, "epochs": epochs}
+        save_run(Run(out, result.coder, result.baseline, how, result.metrics))
         write_atomically(out / "demo.png", to_png(result.figure))
     except OSError as error:
         _print_result(console, result)
         console.print(f"Cannot write to {out}: {error.strerror}. Free some space, or pass another --out.", style="red")
         raise typer.Exit(1) from None
     _print_result(console, result)
-    console.print(f"Look at {out / 'demo.png'}; the model and metrics.json are beside it.")
+    console.print(f"Look at {out / 'demo.png'}; the run is beside it. Next: liesparse report {out}")
 
 
 class _Watcher:

@@ -68,7 +68,9 @@ def infer(
                 posterior = coder.pose_posterior(chunk)
                 parts.append((codes, poses, posterior.width.to(poses), coder.score_samples(chunk)))
                 bar.advance(task, len(chunk))
-        codes, poses, widths, scores = (np.concatenate([np.asarray(part) for part in column]) for column in zip(*parts))
+        codes, poses, widths, scores = (
+            np.concatenate([np.asarray(part) for part in column]) for column in zip(*parts, strict=True)
+        )
         columns = {"image": rows.places}
         columns |= {f"code{k}": codes[:, k] for k in range(codes.shape[1])}
         columns |= {f"pose{j + 1}": poses[:, j] for j in range(poses.shape[1])}
@@ -125,9 +127,7 @@ def traverse(
     images: ImagesArgument,
     out: Annotated[Path, typer.Option(help="File for the walk: .gif, .png, or .mp4 where ffmpeg is found.")],
     axis: Annotated[int | None, typer.Option(min=1, help="Torus axis, from 1; all of them one after another.")] = None,
-    first: Annotated[
-        float, typer.Option("--from", help="Where the walk begins, in radians from each image.")
-    ] = -math.pi,
+    first: Annotated[float, typer.Option("--from", help="Where the walk begins, radians from the image.")] = -math.pi,
     last: Annotated[float, typer.Option("--to", help="Where it ends.")] = math.pi,
     steps: Annotated[int, typer.Option(min=2, max=500, help="Frames of the walk.")] = 25,
     count: Annotated[int, typer.Option(min=1, max=20, help="How many images, from the first.")] = 5,
