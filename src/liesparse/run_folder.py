@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,14 +32,24 @@ class Run(NamedTuple):
 
 
 def save_run(run: Run) -> None:
-    """Write all files of a run; the model comes last, as a folder without it is not a finished run."""
-    run.folder.mkdir(parents=True, exist_ok=True)
-    write_json(run.folder / SETTINGS, run.settings)
-    write_json(run.folder / METRICS, run.metrics)
-    write_json(run.folder / HISTORY, {"epochs": run.coder.history_})
-    if run.baseline is not None:
-        run.baseline.save(run.folder / BASELINE)
-    run.coder.save(run.folder / MODEL)
+    """Write all files of a run, or none of them; the model comes last, as a folder without it is no finished run."""
+    folder, coder, baseline = run.folder, run.coder, run.baseline
+    writers: dict[Path, Callable[[Path], None]] = {
+        folder / SETTINGS: lambda path: write_json(path, run.settings),
+        folder / METRICS: lambda path: write_json(path, run.metrics),
+        folder / HISTORY: lambda path: write_json(path, {"epochs": coder.history_}),
+        folder / MODEL: coder.save,
+    }
+    if baseline is not None:
+        writers = {folder / BASELINE: baseline.save} | writers
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        for path, write in writers.items():
+            write(path)
+    except BaseException:  # a full disk, Ctrl-C
+        for path in writers:
+            path.unlink(missing_ok=True)
+        raise
 
 
 def load_run(folder: Path) -> Run:
