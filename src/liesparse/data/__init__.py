@@ -1,12 +1,31 @@
-"""Images to learn from: the embedded digits, their controlled transformations, and MNIST."""
+"""Images to learn from: made from embedded digits, MNIST and its like, or any file of images."""
 
 from liesparse.data.digits import (
     TransformedImages,
     embedded_digits,
     rotations_scalings,
+    shears_stretches,
     translations,
     unit_norm,
 )
-from liesparse.data.mnist import load_mnist
+from liesparse.data.downloads import cache_folder, fetch
+from liesparse.data.mnist import LabelledImages, load_mnist, load_mnist_mini
+from liesparse.data.sources import LoadedData, SourceInfo, list_sources, load_data
 
-__all__ = ["TransformedImages", "embedded_digits", "load_mnist", "rotations_scalings", "translations", "unit_norm"]
+__all__ = [
+    "LabelledImages",
+    "LoadedData",
+    "SourceInfo",
+    "TransformedImages",
+    "cache_folder",
+    "embedded_digits",
+    "fetch",
+    "list_sources",
+    "load_data",
+    "load_mnist",
+    "load_mnist_mini",
+    "rotations_scalings",
+    "shears_stretches",
+    "translations",
+    "unit_norm",
+]
