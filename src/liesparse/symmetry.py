@@ -10,7 +10,7 @@ import math
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from liesparse import torus
@@ -97,13 +97,10 @@ def fit_factors(
     if factors.shape != (len(poses), len(names)):
         reject("factors", f"shape ({len(poses)}, {len(names)})", str(tuple(factors.shape)), "Give a column per name.")
     check_count("min_images", min_images, poses.shape[1] + len(names) + 2)
-    truth = torch.stack([_counted(name, factors[:, j].double()) for j, name in enumerate(names)], dim=1)
-    largest = codes.argmax(dim=1).masked_fill(codes.amax(dim=1) <= 0, -1)
-    fits = []
-    for template in range(codes.shape[1]):
-        mine = largest == template
-        if int(mine.sum()) >= min_images:
-            fits.append(_fit_template(poses[mine].double(), truth[mine]))
+    truth = count_factors(factors, names)
+    largest = largest_code(codes)
+    groups = [largest == template for template in range(codes.shape[1])]
+    fits = [_fit_template(poses[mine].double(), truth[mine]) for mine in groups if int(mine.sum()) >= min_images]
     if not fits:
         return ()
     middle = torch.stack(fits).median(dim=0).values
@@ -111,6 +108,41 @@ def fit_factors(
         FactorFit(name, tuple(row[:-2]), row[-2], row[-1], len(fits))
         for name, row in zip(names, middle.tolist(), strict=True)
     )
+
+
+def predict_factors(
+    codes: Float[Tensor, "image component"],
+    poses: Float[Tensor, "image torus"],
+    truth: Float[Tensor, "image factor"],
+    *,
+    min_images: int = MIN_IMAGES,
+) -> Float[Tensor, "image factor"]:
+    """Return what a linear function of the pose, one for each template, says of the factors; NaN where there is none.
+
+    ``truth`` is as :func:`count_factors` gives it.
+    """
+    prediction = torch.full_like(truth, math.nan)
+    largest = largest_code(codes)
+    for template in range(codes.shape[1]):
+        mine = largest == template
+        if int(mine.sum()) >= min_images:
+            mean = truth[mine].mean(dim=0)
+            prediction[mine] = mean + _regress(_about_mean(poses[mine].to(truth)), truth[mine] - mean)
+    return prediction
+
+
+def count_factors(factors: Float[Tensor, "image factor"], names: tuple[str, ...]) -> Float[Tensor, "image factor"]:
+    """Return the factors in float64, a scale by its logarithm unless it is one already."""
+    columns = []
+    for name, values in zip(names, factors.double().unbind(dim=1), strict=True):
+        is_scale = "scale" in name.lower() and "log" not in name.lower() and bool((values > 0).all())
+        columns.append(values.log() if is_scale else values)
+    return torch.stack(columns, dim=1)
+
+
+def largest_code(codes: Float[Tensor, "image component"]) -> Int[Tensor, " image"]:
+    """Return the template that each image is made of most; -1 for an image without codes."""
+    return codes.argmax(dim=1).masked_fill(codes.amax(dim=1) <= 0, -1)
 
 
 def centred_poses(poses: Float[Tensor, "image torus"]) -> Float[Tensor, "image torus"]:
@@ -130,18 +162,20 @@ def circular_correlation(first: Float[Tensor, " image"], second: Float[Tensor, "
     return float((a * b).sum() / scale) if float(scale) > 0 else 0.0
 
 
-def _counted(name: str, values: Tensor) -> Tensor:
-    """Take the logarithm of a scale, unless it is one."""
-    words = name.lower()
-    return values.log() if "scale" in words and "log" not in words and bool((values > 0).all()) else values
+def _about_mean(poses: Tensor) -> Tensor:
+    seen = centred_poses(poses)
+    return seen - seen.mean(dim=0)  # the circular mean is not quite the mean
+
+
+def _regress(known: Tensor, wanted: Tensor) -> Tensor:
+    return known @ torch.linalg.lstsq(known, wanted, driver="gelsd").solution
 
 
 def _fit_template(poses: Tensor, truth: Tensor) -> Tensor:
     """Return a row (direction, share, correlation) for each factor."""
-    seen, known = centred_poses(poses), truth - truth.mean(dim=0)
-    seen = seen - seen.mean(dim=0)
+    seen, known = _about_mean(poses), truth - truth.mean(dim=0)
     direction = torch.linalg.lstsq(known, seen, driver="gelsd").solution  # ds for each factor
-    prediction = seen @ torch.linalg.lstsq(seen, known, driver="gelsd").solution
+    prediction = _regress(seen, known)
     variance = known.square().sum(dim=0)
     share = 1 - (known - prediction).square().sum(dim=0) / variance.clamp(min=1e-300)
     angles = direction.norm(dim=1)  # how far a unit of the factor goes on the torus
@@ -209,6 +243,17 @@ def fit_fields(parameters: Parameters, images: Float[Tensor, "image pixel"], ima
     )
 
 
+def known_motion(
+    rates: dict[str, float], images: Float[Tensor, "batch height width"]
+) -> Float[Tensor, "batch height width"]:
+    """Return how images change under the known motions with the rates of an :class:`AxisFit`."""
+    shear, stretch = rates["shear"], rates["stretch"]
+    rest = {"horizontal shear": shear, "vertical shear": shear}
+    rest |= {"horizontal stretch": stretch, "vertical stretch": -stretch}
+    weights = images.new_tensor([{**rates, **rest}[name] for name in FIELDS])
+    return torch.einsum("f,fbhw->bhw", weights, apply_fields(images))
+
+
 def _explained(gram: Tensor, target: int, by: list[int]) -> tuple[float, Tensor]:
     """Return the share of the energy of one column that others explain, and their coefficients."""
     inner = gram[by, target]
@@ -250,8 +295,9 @@ def name_motion(shares: dict[str, float]) -> str:
     """Say in a few words which known motion an axis is: the simplest that explains nearly all that can be."""
     name = max(FIELDS, key=lambda field: shares[field])
     if shares["all linear motions"] < CLEAR:
-        return f"no known field (best: {name}, {shares[name]:.0%})"
+        return f"no known field (best: {name}, {100 * shares[name]:.0f} %)"
     for group in GROUPS:
         if shares[name] < NEARLY * shares[group]:
             name = group
-    return f"{name} ({shares[name]:.0%})" if shares[name] >= PURE else f"mostly {name} ({shares[name]:.0%})"
+    measured = f"{name} ({100 * shares[name]:.0f} %)"
+    return measured if shares[name] >= PURE else f"mostly {measured}"
