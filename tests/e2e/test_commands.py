@@ -177,7 +177,7 @@ def make_bomb(path):
 
 
 BAD = {
-    "a missing file": (lambda path: None, "nothing.npy", "does not exist"),
+    "a missing file": (lambda _: None, "nothing.npy", "does not exist"),
     "a folder without images": (lambda path: path.mkdir(), "empty", "expected"),
     "a corrupt idx": (lambda path: path.write_bytes(b"\0\0\x08\x03\0\0\0\x09"), "images-idx3-ubyte", "expected"),
     "a corrupt npz": (lambda path: path.write_bytes(b"PK\x03\x04broken"), "broken.npz", "expected"),
@@ -192,7 +192,7 @@ BAD = {
     "one image": (lambda path: np.save(path, np.ones((1, 8, 8))), "one.npy", "at least 2 images"),
     "all blank": (lambda path: np.save(path, np.zeros((9, 8, 8))), "blank.npy", "not blank"),
     "NaN": (lambda path: np.save(path, np.full((9, 8, 8), np.nan)), "nan.npy", "finite numbers"),
-    "fewer images than shapes": (lambda path: np.save(path, np.random.rand(5, 8, 8)), "few.npy", "n_components=10"),
+    "fewer images than shapes": (lambda path: np.save(path, np.eye(5 * 64)[:5].reshape(5, 8, 40) + 1), "few.npy", "n_components=10"),
 }
 
 

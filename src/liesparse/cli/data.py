@@ -26,11 +26,11 @@ def list_command(data_dir: DataDir = None) -> None:
 
     console = make_console()
     table = Table()
-    for column in ("name", "what", "where"):
+    for column in ("name", "images", "where"):
         table.add_column(column)
     with explained(console):
         for source in list_sources(data_dir):
-            table.add_row(source.name, source.what, source.where)
+            table.add_row(source.name, source.size, source.where)
     console.print(table)
     console.print("Or a path: .npy, .npz, .parquet, idx (gzipped or not), a folder or a zip of images.")
 
@@ -57,8 +57,9 @@ def preview(
 ) -> None:
     """Draw the first images of DATA as the model would see them."""
     from liesparse.data import load_data
-    from liesparse.figures import sheet_figure, to_png
+    from liesparse.figures import to_png
     from liesparse.files import write_atomically
+    from liesparse.walks import sheet_figure
 
     console = make_console()
     with explained(console):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -45,6 +46,7 @@ def train(
 
     Ctrl-C finishes the step and saves; the same command with --resume goes on from there, to the same bits.
     """
+    from liesparse.checkpoint import list_checkpoints
     from liesparse.data import load_data
     from liesparse.estimators import LieSparseCoder
     from liesparse.recipes import load_recipe, parse_values
@@ -56,11 +58,12 @@ def train(
         load_recipe(recipe).with_values(settings)
     checkpoints = out / CHECKPOINTS
     with explained(console):
-        if not resume and (checkpoints.is_dir() or (out / MODEL).exists()):
+        begun = bool(list_checkpoints(checkpoints))
+        if not resume and (begun or (out / MODEL).exists()):
             raise fail(console, f"{out} already holds a run. Add --resume to go on with it, or choose another --out.")
-        if resume and not checkpoints.is_dir():
+        if resume and not begun:
             raise fail(console, f"{out} holds no run to go on with. Leave --resume away to start one.")
-        checkpoints.mkdir(parents=True, exist_ok=True)
+        _check_writable(checkpoints)
         loaded = load_data(data, data_dir=data_dir)
         console.print(loaded.summary(), markup=False)
         began = time.monotonic()
@@ -88,6 +91,16 @@ def train(
         write_numbers(metrics, json)
     print_metrics(console, metrics)
     console.print(f"The run is in {out}. Next: liesparse report {out}", markup=False)
+
+
+def _check_writable(folder: Path) -> None:
+    """Find out before hours of training, and leave nothing behind."""
+    made = [place for place in (folder, *folder.parents) if not place.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder):
+        pass
+    for place in made:
+        place.rmdir()
 
 
 def learn_baseline(loaded: LoadedData, n_components: int, sparsity: float, noise_std: float, seed: int) -> SparseCoder:

@@ -25,7 +25,7 @@ def evaluate(
     json: JsonOption = None,
 ) -> None:
     """Measure a run on held-out images, beside plain sparse coding."""
-    from liesparse.data import load_data
+    from liesparse.data import check_shape, load_data
     from liesparse.run_folder import load_run, measure
 
     console = make_console(quiet=str(json) == "-")
@@ -34,7 +34,7 @@ def evaluate(
         spec = data or opened.settings.get("data")
         if not spec:
             raise fail(console, f"{run} does not say what it was trained on. Pass --data.", 2)
-        loaded = load_data(str(spec), data_dir=data_dir, image_shape=opened.coder.image_shape_)
+        loaded = check_shape(load_data(str(spec), data_dir=data_dir), opened.coder.image_shape_)
         console.print(loaded.summary(), markup=False)
         metrics = measure(opened.coder, opened.baseline, loaded.test)
         write_numbers(metrics, json)
@@ -58,7 +58,7 @@ def infer(
     _check_suffix(console, out, INFERENCE_FORMATS)
     with explained(console):
         coder = load_run(run).coder
-        rows = load_images(images, data_dir=data_dir, image_shape=coder.image_shape_)
+        rows = load_images(images, coder.image_shape_, data_dir=data_dir)
         console.print(rows.summary(), markup=False)
         parts = []
         with make_progress(console, "images") as bar:
@@ -94,15 +94,16 @@ def canonicalize(
     import numpy as np
 
     from liesparse.data import load_images
-    from liesparse.figures import before_and_after, to_png
+    from liesparse.figures import to_png
     from liesparse.files import write_atomically
     from liesparse.run_folder import load_run
     from liesparse.tables import array_bytes, image_bytes
+    from liesparse.walks import before_and_after
 
     console = make_console()
     with explained(console):
         coder = load_run(run).coder
-        rows = load_images(images, data_dir=data_dir, image_shape=coder.image_shape_)
+        rows = load_images(images, coder.image_shape_, data_dir=data_dir)
         console.print(rows.summary(), markup=False)
         out.mkdir(parents=True, exist_ok=True)
         found = []
@@ -137,10 +138,11 @@ def traverse(
     import numpy as np
 
     from liesparse.data import load_images
-    from liesparse.figures import to_png, walk_figure
+    from liesparse.figures import to_png
     from liesparse.files import write_atomically
     from liesparse.movies import movie_bytes
     from liesparse.run_folder import load_run
+    from liesparse.walks import walk_figure
 
     console = make_console()
     suffix = _check_suffix(console, out, MOVIE_FORMATS)
@@ -149,7 +151,7 @@ def traverse(
         n_axes = coder.model_.torus_dim
         if axis is not None and axis > n_axes:
             raise fail(console, f"The model has {n_axes} torus axes; --axis {axis} is beyond them.", 2)
-        rows = load_images(images, data_dir=data_dir, image_shape=coder.image_shape_)
+        rows = load_images(images, coder.image_shape_, data_dir=data_dir)
         chosen = rows.images[:count].reshape(-1, *coder.image_shape_)
         axes = range(n_axes) if axis is None else [axis - 1]
         values = np.linspace(first, last, steps)
@@ -165,7 +167,7 @@ def report(
     data_dir: DataDir = None,
 ) -> None:
     """Write RUN/report.html: what did it learn? One file, no network."""
-    from liesparse.data import load_data
+    from liesparse.data import check_shape, load_data
     from liesparse.report import write_report
     from liesparse.run_folder import load_run, measure
 
@@ -175,7 +177,7 @@ def report(
         spec = data or opened.settings.get("data")
         if not spec:
             raise fail(console, f"{run} does not say what it was trained on. Pass --data.", 2)
-        loaded = load_data(str(spec), data_dir=data_dir, image_shape=opened.coder.image_shape_)
+        loaded = check_shape(load_data(str(spec), data_dir=data_dir), opened.coder.image_shape_)
         metrics = measure(opened.coder, opened.baseline, loaded.test) if data else opened.metrics
         facts = {
             name: str(opened.settings[name]) for name in ("data_summary", "recipe", "seed") if name in opened.settings
@@ -187,7 +189,7 @@ def report(
             image_shape=loaded.image_shape,
             baseline=opened.baseline,
             factors=loaded.test_factors,
-            factor_names=loaded.factor_names,
+            factor_names=loaded.factor_names or (),
             title=f"What liesparse learned from {spec}",
             facts=facts,
             metrics=metrics,

@@ -74,8 +74,8 @@ class Images:
         return torch.from_numpy(np.asarray(self.raw.labels)[places.numpy()].astype(np.int64))
 
 
-def open_images(raw: RawImages, fit: Fit, where: str) -> Images:
-    """Check the shape, the type and every value, and find the blank images."""
+def open_images(raw: RawImages, fit: Fit, where: str, *, least: int = MIN_IMAGES) -> Images:
+    """Check the shape, the type and every value, and find the blank images; at least so many must remain."""
     image_shape, notes = _check_shape(raw.pixels, fit, where)
     kept = []
     for chunk in torch.arange(len(raw.pixels)).split(_chunk_size(raw.pixels)):
@@ -90,11 +90,11 @@ def open_images(raw: RawImages, fit: Fit, where: str) -> Images:
             )
         kept.append(chunk[peaks > 0])
     found = torch.cat(kept) if kept else torch.zeros(0, dtype=torch.int64)
-    if len(found) < MIN_IMAGES:
+    if len(found) < least:
         blank = len(raw.pixels) - len(found)
         reject(
             "data",
-            f"at least {MIN_IMAGES} images that are not blank, one to learn from and one to test",
+            f"at least {least} images that are not blank" + (", one to learn from and one to test" if least > 1 else ""),
             f"{len(found)} in {where} ({blank} blank)",
             "Pass more images.",
         )

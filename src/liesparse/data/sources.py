@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,8 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
 from liesparse._checks import reject
@@ -21,7 +24,7 @@ from liesparse.data.downloads import DOWNLOADS, fetch, find_file
 from liesparse.data.idx import looks_like_idx, read_idx
 from liesparse.data.mnist import FILES, read_mnist_mini, read_split
 from liesparse.data.pictures import SUFFIXES, read_folder, read_zip
-from liesparse.data.rows import Fit, RawImages, draw, hold_out, open_images
+from liesparse.data.rows import MIN_IMAGES, Fit, Images, RawImages, draw, hold_out, open_images
 from liesparse.data.spec import Parameter, at_least, flag, parse_spec, read_parameters, real, size, words
 from liesparse.data.tables import read_parquet
 
@@ -114,6 +117,53 @@ def load_data(
     return _load_path(path, given)
 
 
+class ImagesToUse(NamedTuple):
+    """All images of a source in their order, for a model to look at."""
+
+    name: str
+    images: Float[Tensor, "image pixel"]  # unit norm
+    places: NDArray[np.int64]  # of each in the source; blank ones are left out
+    n_blank: int
+    notes: tuple[str, ...]
+
+    def summary(self) -> str:
+        """Say in one line how many images there are and what was done to them."""
+        return "; ".join([f"{self.name}: {len(self.images):,} images", f"{self.n_blank:,} blank skipped", *self.notes])
+
+
+def load_images(
+    spec: str, image_shape: tuple[int, ...], *, data_dir: str | Path | None = None, download: bool = True
+) -> ImagesToUse:
+    """Read every image of a file or folder, in its order, or the test images of a named set.
+
+    They must have the shape that a model was trained on; ``size`` among the parameters of ``spec`` resizes them.
+    """
+    head, given = parse_spec(spec)
+    if head in _NAMED:
+        loaded = check_shape(load_data(spec, data_dir=data_dir, download=download), image_shape)
+        return ImagesToUse(head, loaded.test, np.arange(len(loaded.test)), loaded.n_blank, loaded.notes)
+    path = Path(os.path.expanduser(head))
+    if not os.path.exists(path):
+        _refuse_missing(head)
+    _, images = _open_path(path, given, least=1)
+    if math.prod(images.image_shape) != math.prod(image_shape):
+        _refuse_shape(str(path), images.image_shape, image_shape)
+    return ImagesToUse(str(path), images.rows(images.kept), images.kept.numpy(), images.n_blank, images.notes)
+
+
+def check_shape(loaded: LoadedData, image_shape: tuple[int, ...]) -> LoadedData:
+    """Return data whose images have the shape that a model was trained on."""
+    if math.prod(loaded.image_shape) != math.prod(image_shape):
+        _refuse_shape(loaded.name, loaded.image_shape, image_shape)
+    return loaded
+
+
+def _refuse_shape(name: str, got: tuple[int, ...], expected: tuple[int, ...]) -> NoReturn:
+    told, wanted = (" × ".join(map(str, shape)) for shape in (got, expected))
+    fix = f"Resize them: {name}:size={'x'.join(map(str, expected))}."
+    reject("images", f"{wanted} pixels, as the model was trained on", told, fix)
+
+
 def list_sources(data_dir: str | Path | None = None) -> tuple[SourceInfo, ...]:
     """Return every named data set, how large it is, and where it is or how to get it."""
     return tuple(
@@ -164,13 +214,18 @@ _MADE = {
 
 
 def _load_path(path: Path, given: Mapping[str, str]) -> LoadedData:
+    values, images = _open_path(path, given)
+    return _split(str(path), images, values)
+
+
+def _open_path(path: Path, given: Mapping[str, str], *, least: int = MIN_IMAGES) -> tuple[dict[str, Any], Images]:
     suffix = path.suffix.lower()
     keys = _KEYS if suffix in (".npz", ".parquet") and path.is_file() else {}
     values = read_parameters(str(path), {**keys, **_COUNTS, **_FIT}, given)
     fit = Fit(values["size"], values["crop"], values["invert"])
     try:
         raw, fit = _read_path(path, suffix, values, fit)
-        return _split(str(path), raw, fit, values)
+        return values, open_images(raw, fit, str(path), least=least)
     except OSError as error:
         reject("data", "a readable file", f"{path} ({error.strerror or error})", "Check its permissions.")
 
@@ -194,9 +249,8 @@ def _read_path(path: Path, suffix: str, values: dict[str, Any], fit: Fit) -> tup
     return RawImages(read_idx(path)), fit
 
 
-def _split(name: str, raw: RawImages, fit: Fit, values: dict[str, Any]) -> LoadedData:
+def _split(name: str, images: Images, values: dict[str, Any]) -> LoadedData:
     """Hold out images to test, of a set without a split of its own."""
-    images = open_images(raw, fit, name)
     train, test = hold_out(images, values["n"], values["n_test"], values["seed"])
     return LoadedData(
         name=name,
@@ -233,14 +287,15 @@ def _load_idx_set(options: _Options) -> LoadedData:
 
 
 def _load_mini(options: _Options) -> LoadedData:
-    return _split(options.name, read_mnist_mini(), Fit(), options.parameters)
+    return _split(options.name, open_images(read_mnist_mini(), Fit(), options.name), options.parameters)
 
 
 def _load_digits(options: _Options) -> LoadedData:
     from sklearn.datasets import load_digits  # slow to import
 
     found = load_digits()
-    return _split(options.name, RawImages(found.images, found.target), Fit(), options.parameters)
+    raw = RawImages(found.images, found.target)
+    return _split(options.name, open_images(raw, Fit(), options.name), options.parameters)
 
 
 def _make(make: Callable[..., TransformedImages], ranges: Mapping[str, str], options: _Options) -> LoadedData:
