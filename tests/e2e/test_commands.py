@@ -192,7 +192,11 @@ BAD = {
     "one image": (lambda path: np.save(path, np.ones((1, 8, 8))), "one.npy", "at least 2 images"),
     "all blank": (lambda path: np.save(path, np.zeros((9, 8, 8))), "blank.npy", "not blank"),
     "NaN": (lambda path: np.save(path, np.full((9, 8, 8), np.nan)), "nan.npy", "finite numbers"),
-    "fewer images than shapes": (lambda path: np.save(path, np.eye(5 * 64)[:5].reshape(5, 8, 40) + 1), "few.npy", "n_components=10"),
+    "fewer images than shapes": (
+        lambda path: np.save(path, np.eye(5 * 64)[:5].reshape(5, 8, 40) + 1),
+        "few.npy",
+        "n_components=10",
+    ),
 }
 
 

@@ -94,7 +94,8 @@ def open_images(raw: RawImages, fit: Fit, where: str, *, least: int = MIN_IMAGES
         blank = len(raw.pixels) - len(found)
         reject(
             "data",
-            f"at least {least} images that are not blank" + (", one to learn from and one to test" if least > 1 else ""),
+            f"at least {least} images that are not blank"
+            + (", one to learn from and one to test" if least > 1 else ""),
             f"{len(found)} in {where} ({blank} blank)",
             "Pass more images.",
         )
