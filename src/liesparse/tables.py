@@ -27,7 +27,7 @@ def write_table(path: Path, columns: Mapping[str, Array], arrays: Mapping[str, A
 
 def _npz(arrays: Mapping[str, Array]) -> bytes:
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, **dict(arrays))
+    np.savez_compressed(buffer, allow_pickle=False, **dict(arrays))
     return buffer.getvalue()
 
 
