@@ -264,6 +264,7 @@ def test_share_is_r_squared(linear_poses, rng):
         residual = truth - design @ np.linalg.lstsq(design, truth, rcond=None)[0]
         expected.append(1 - residual.var() / truth.var())
     assert fit.share == pytest.approx(np.median(expected))
+    assert fit.worst_share == pytest.approx(min(expected))
     assert 0.2 < fit.share < 0.7
     assert fit.correlation == pytest.approx(math.sqrt(fit.share), abs=0.05)
 
