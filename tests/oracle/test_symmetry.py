@@ -19,7 +19,7 @@ def shifted():
     """Half-size digits under the known group of cyclic shifts."""
     shapes = torch.nn.functional.avg_pool2d(embedded_digits()[None], 2)[0].double()
     model = known_translation(shapes, n_irreps=60)
-    data = translations(200, max_shift=3.5, wrap=True, sources=shapes.float(), generator=torch.Generator())
+    data = translations(160, max_shift=3.5, wrap=True, sources=shapes.float(), generator=torch.Generator())
     return model, data
 
 
