@@ -44,12 +44,13 @@ GROUPS = {
 
 
 class FactorFit(NamedTuple):
-    """How a true factor shows in the poses: medians over the templates."""
+    """How a true factor shows in the poses: medians over the templates, and the worst of them."""
 
     name: str
     direction: tuple[float, ...]  # how far s moves for one unit of the factor, the others held
     share: float  # of the factor's variance that a linear function of the pose explains (R²)
     correlation: float  # circular, between that prediction and the truth, both as angles on the torus
+    worst_share: float  # of the template that explains least: one that stands for two shapes has two origins
     n_templates: int
 
 
@@ -103,10 +104,11 @@ def fit_factors(
     fits = [_fit_template(poses[mine].double(), truth[mine]) for mine in groups if int(mine.sum()) >= min_images]
     if not fits:
         return ()
-    middle = torch.stack(fits).median(dim=0).values
+    found = torch.stack(fits)
+    middle, worst = found.median(dim=0).values.tolist(), found[..., -2].amin(dim=0).tolist()
     return tuple(
-        FactorFit(name, tuple(row[:-2]), row[-2], row[-1], len(fits))
-        for name, row in zip(names, middle.tolist(), strict=True)
+        FactorFit(name, tuple(row[:-2]), row[-2], row[-1], least, len(fits))
+        for name, row, least in zip(names, middle, worst, strict=True)
     )
 
 

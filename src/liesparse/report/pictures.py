@@ -79,12 +79,14 @@ def _small_figure(width: float = 3.2, height: float = 2.2) -> tuple[Figure, Axes
     return figure, axes
 
 
-def draw_curve(values: Sequence[float], label: str) -> bytes:
+def draw_curve(values: Sequence[float], label: str, *, from_zero: bool = False) -> bytes:
     """Return how a number went over the epochs."""
     figure, axes = _small_figure()
     axes.plot(range(1, len(values) + 1), values, color=BLUE, marker="o", markersize=3)
     axes.set_title(label, fontsize=10, loc="left")
     axes.set_xlabel("epoch", fontsize=8)
+    if from_zero:
+        axes.set_ylim(0, 1.1 * max(*values, 1.0))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     return to_png(figure)
 

@@ -49,8 +49,11 @@ def summary(found: Findings) -> str:
     text += f" instead of {number(theirs.active_codes, 2)}. " if theirs is not None else ". "
     text += " ".join(f"Axis {fit.axis + 1} of the learned torus is {fit.name}." for fit in found.group.axes)
     if found.factors:
-        read = ", ".join(f"{percent(fit.share)} of {fit.name}" for fit in found.factors)
-        text += f" The pose alone, never told about them, gives {read}."
+        read = ", ".join(
+            f"{percent(fit.share)} of {fit.name} for the median template ({percent(fit.worst_share)} for the worst)"
+            for fit in found.factors
+        )
+        text += f" The pose, never told about the true factors, explains {read}."
     return f'<p class="lead">{escape(text)}</p>'
 
 
@@ -113,17 +116,24 @@ def _by_factors(found: Findings, album: Album) -> str:
     if not found.factors:
         return f"<p>No template has the {symmetry.MIN_IMAGES} images from which true factors could be fitted.</p>"
     sentence = " ".join(
-        f"One unit of {fit.name} moves s by {direction(fit.direction)}; the pose explains {percent(fit.share)} of it."
+        f"One unit of {fit.name} moves s by {direction(fit.direction)}; the pose explains {percent(fit.share)}."
         for fit in found.factors
     )
     rows = [
-        [fit.name, direction(fit.direction), page.share_cell(fit.share), f"{fit.correlation:.3f}"]
+        [
+            fit.name,
+            direction(fit.direction),
+            page.share_cell(fit.share),
+            page.share_cell(fit.worst_share),
+            f"{fit.correlation:.3f}",
+        ]
         for fit in found.factors
     ]
-    head = ("factor", "direction in s", "explained (R²)", "circular correlation")
+    head = ("factor", "direction in s", "explained (R²)", "worst template", "circular correlation")
     text = (
         "A straight line through a template's poses, wrapped about their mean, is fitted to the factors that made "
-        f"the images; the table has the median over {found.factors[0].n_templates} templates."
+        f"the images; the table has the median over {found.factors[0].n_templates} templates, and the worst of them: "
+        "one that stands for two shapes has two origins."
     )
     plots = []
     for place, fit in enumerate(found.factors):
@@ -300,7 +310,10 @@ def curves(history: Sequence[Mapping[str, Any]], album: Album) -> str:
     for name, label in CURVES.items():
         values = [float(entry[name]) for entry in history if name in entry]
         if values:
-            content = album.keep(f"curve-{name.replace('_', '-')}.png", pictures.draw_curve(values, label))
+            content = album.keep(
+                f"curve-{name.replace('_', '-')}.png",
+                pictures.draw_curve(values, label, from_zero=name == "templates_alive"),
+            )
             plots.append(image(content, f"{label} after each epoch, last {number(values[-1])}", name="plot"))
     if not plots:
         return "<p>This model has no record of its training.</p>"
