@@ -109,7 +109,7 @@ def test_infer_writes_the_same_numbers_in_every_format(trained, pictures, tmp_pa
     assert arrays["codes"].shape == (6, 4)
     assert arrays["poses"].shape == arrays["widths"].shape == (6, 2)
     assert arrays["image"].tolist() == [0, 1, 3, 4, 5, 6]
-    rows = list(csv.DictReader(paths[1].open()))
+    rows = list(csv.DictReader(paths[1].read_text().splitlines()))
     assert [float(row["pose2"]) for row in rows] == pytest.approx(arrays["poses"][:, 1].tolist(), rel=1e-5)
     pyarrow = pytest.importorskip("pyarrow.parquet")
     table = pyarrow.read_table(paths[2]).to_pydict()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from liesparse.cli.common import explained, fail, make_console, make_progress, write_numbers
 from liesparse.cli.train import DataDir, JsonOption, print_metrics
@@ -179,9 +180,7 @@ def report(
             raise fail(console, f"{run} does not say what it was trained on. Pass --data.", 2)
         loaded = check_shape(load_data(str(spec), data_dir=data_dir), opened.coder.image_shape_)
         metrics = measure(opened.coder, opened.baseline, loaded.test) if data else opened.metrics
-        facts = {
-            name: str(opened.settings[name]) for name in ("data_summary", "recipe", "seed") if name in opened.settings
-        }
+        facts = {name: str(opened.settings.get(name, "-")) for name in ["data_summary", "recipe", "seed"]}
         path = write_report(
             run,
             opened.coder,
@@ -197,10 +196,7 @@ def report(
     console.print(f"Look at {path}.", markup=False)
 
 
-def _check_suffix(console: object, out: Path, known: tuple[str, ...]) -> str:
-    from rich.console import Console
-
-    assert isinstance(console, Console)
+def _check_suffix(console: Console, out: Path, known: tuple[str, ...]) -> str:
     if out.suffix.lower() not in known:
         raise fail(console, f"--out {out}: the name must end in {', '.join(known)}.", 2)
     return out.suffix.lower()
