@@ -7,7 +7,7 @@ import struct
 import zipfile
 import zlib
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,7 +71,7 @@ def _refuse(expected: str, got: str, fix: str) -> NoReturn:
         raise _RefusedError(*error.args) from None
 
 
-def _read_header(file: IO[bytes]) -> _Header:
+def _read_header(file: Any) -> _Header:
     version = np.lib.format.read_magic(file)
     if version == (1, 0):
         return _Header(*np.lib.format.read_array_header_1_0(file))

@@ -159,7 +159,7 @@ def _read_members(path: Path, members: list[zipfile.ZipInfo]) -> Iterator[tuple[
 def _read_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
     try:
         with archive.open(info) as file:
-            return file.read(MAX_FILE_BYTES)  # zipfile itself stops at the stated size, which was checked
+            return file.read(info.file_size)  # the size that was checked, whatever the member really holds
     except Exception as error:  # each compression has errors of its own; a password is a RuntimeError
         got = f"{info.filename} in {path} ({_first_line(error)})"
         reject("data", "a readable member", got, "Pack the archive anew, without a password.")
