@@ -53,7 +53,7 @@ def write(path, kind, pixels):
     elif kind == "zip":
         with zipfile.ZipFile(path, "w") as archive:
             archive.mkdir("sub")
-            archive.writestr("__MACOSX/._000.png", b"no picture")
+            archive.writestr("__MACOSX/000.png", b"no picture")
             for name, content in pictures.items():
                 archive.writestr(f"sub/{name}", content)
     elif kind == "parquet":
@@ -229,6 +229,7 @@ def test_pictures_of_any_mode_are_greyed(tmp_path):
     expected = np.stack([grey, grey, grey, grey > 99, grey <= 99, grey > 99, grey > 99, grey])
     similar = together(data) @ unit_norm(torch.from_numpy(expected.astype(np.float32)).flatten(1)).T
     assert similar.amax(dim=1).gt(0.999).all()
+    assert similar.shape == (8, 8)  # none is blank, so the clear one lies on white
     assert "3 greyed" in data.summary()
 
 
@@ -347,6 +348,7 @@ def make_bad_files(folder):
         "cut2.npz": (None, "expected a .npz file"),
         "changed.npz": (bytes(content), "expected a .npz file"),
         "cut.npy": ((folder / "nan.npy").read_bytes()[:300], "expected a .npy file"),
+        "header.npy": ((folder / "nan.npy").read_bytes().replace(b"}", b"("), "expected a .npy file"),
         "noise.npy": (b"no array at all", "expected a .npy file"),
         "empty.npy": (b"", "expected a .npy file"),
         "cut-idx": (idx(pixels)[:-1], "expected an idx file of images"),
