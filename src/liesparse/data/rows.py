@@ -21,6 +21,11 @@ _SHARE, _MOST = 0.1, 10_000  # held out for the test, unless asked otherwise
 MIN_IMAGES = 2
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of what another library says, for a message of one line."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 class Fit(NamedTuple):
     """What to do with each image: crop to the central square, resize, invert; in this order."""
 

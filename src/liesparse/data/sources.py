@@ -111,10 +111,10 @@ def load_data(
     if head in _NAMED:
         values = read_parameters(head, _NAMED[head].parameters, given)
         return _NAMED[head].load(_Options(head, values, data_dir, download))
-    path = Path(os.path.expanduser(head))
-    if not os.path.exists(path):
+    path = os.path.expanduser(head)
+    if not os.path.exists(path):  # unlike Path, also for "" and for names that are too long
         _refuse_missing(head)
-    return _load_path(path, given)
+    return _load_path(Path(path), given)
 
 
 class ImagesToUse(NamedTuple):
@@ -185,7 +185,7 @@ def _refuse_missing(head: str) -> NoReturn:
     name, colon, rest = head.partition(":")
     if colon and name in _NAMED:
         reject(f"parameters of {name}", "key=value pairs, such as n=1000,seed=3", repr(rest), "Write them like this.")
-    if not set(head) & set("/\\.") and head:
+    if not set(head) & set("/\\."):
         near = difflib.get_close_matches(head.lower(), _NAMED, n=1, cutoff=0.5)
         fix = f"Did you mean {near[0]}?" if near else "Pass one of these, or a path."
         reject("data", f"a path or one of {', '.join(_NAMED)}", repr(head), fix)

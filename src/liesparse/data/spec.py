@@ -60,9 +60,9 @@ def at_least(minimum: int) -> Callable[[str, str], int]:
     """Read a whole number, in which _ may part the thousands."""
 
     def read(key: str, text: str) -> int:
-        digits = re.fullmatch(r"-?\d+(_\d+)*", text, re.ASCII)
-        value: Any = int(text) if digits and len(text) < 19 else text
-        return check_count(key, value, minimum)
+        if not re.fullmatch(r"-?\d{1,18}|\d{1,3}(_\d{3}){1,4}", text, re.ASCII):
+            reject(key, f"a whole number >= {minimum}", repr(text), f"Pass {key}={max(minimum, 1000)}.")
+        return check_count(key, int(text), minimum)
 
     return read
 
@@ -70,10 +70,9 @@ def at_least(minimum: int) -> Callable[[str, str], int]:
 def real(key: str, text: str) -> float:
     """Read a finite number."""
     try:
-        value: Any = float(text)
+        return check_real(key, float(text))
     except ValueError:
-        value = text
-    return check_real(key, value)
+        reject(key, "a finite number", repr(text), f"Pass {key}=1.5.")
 
 
 def flag(key: str, text: str) -> bool:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from liesparse._checks import reject
 from liesparse.data.arrays import LABEL_NAMES
 from liesparse.data.pictures import MAX_FILE_BYTES, decode_all
-from liesparse.data.rows import Fit, RawImages
+from liesparse.data.rows import Fit, RawImages, first_line
 
 _BATCH = 1024  # table rows read at a time
 
@@ -34,9 +34,8 @@ def read_parquet(path: Path, key: str | None, label_key: str | None, fit: Fit) -
                 raw, fit = decode_all(_encoded(batches, f"{column} of {path}"), fit, str(path)), Fit()
             else:
                 raw = RawImages(_numbers(batches, f"{column} of {path}"))
-    except (arrow.ArrowException, OSError) as error:
-        detail = (str(error).splitlines() or [type(error).__name__])[0]
-        reject("data", "a parquet file", f"{path} ({detail})", "Write or fetch it anew.")
+    except (arrow.ArrowException, OSError, UnicodeError) as error:
+        reject("data", "a parquet file", f"{path} ({first_line(error)})", "Write or fetch it anew.")
     return RawImages(raw.pixels, labels, raw.notes), fit
 
 
