@@ -34,7 +34,7 @@ def figures(
 ) -> None:
     """Draw the paper's figures 1 to 4, as PDF and PNG, from models made or found.
 
-    Learned models are kept in OUT/models and used again; Ctrl-C loses nothing, the same command goes on.
+    Learned models are kept in OUT/models and used again. After Ctrl-C the same command goes on where it stopped.
     """
     from dataclasses import replace
 
@@ -50,6 +50,11 @@ def figures(
     if unknown:
         console.print(f"No row {unknown[0]!r}. The rows are {', '.join(FIGURE_ROWS)}.", style="red")
         raise typer.Exit(2)
+    try:
+        (out / "models").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        console.print(f"Cannot write to {out}: {error.strerror}. Pass another folder with --out.", style="red")
+        raise typer.Exit(1) from None
     orders = []
     for name in _rows_with_data(console, names, data_dir, asked=rows is not None):
         recipe, row = load_recipe("best", name), ROWS[name]

@@ -175,8 +175,17 @@ def _draw_density(axes: Axes, density: Array) -> None:
     """Draw P(s), each on its own scale from 0 to its peak; s₁ runs to the right and s₂ upwards."""
     half = math.pi / len(density)  # the first pixel is centred on -π
     low, high = -math.pi - half, math.pi - half
-    peak = float(density.max())
-    axes.imshow(density.T, cmap=HEAT, vmin=0, vmax=peak, origin="lower", extent=(low, high, low, high), aspect="auto")
+    extent = (low, high, low, high)
+    axes.imshow(
+        density.T,
+        cmap=HEAT,
+        vmin=0,
+        vmax=float(density.max()),
+        origin="lower",
+        extent=extent,
+        aspect="auto",
+        interpolation="nearest",
+    )
     s1, s2 = (
         2 * math.pi * place / len(density) - math.pi for place in np.unravel_index(density.argmax(), density.shape)
     )

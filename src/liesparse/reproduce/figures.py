@@ -20,7 +20,7 @@ from liesparse.reproduce.table1 import Images
 TITLES = {"translation": "2D translation", "rotation-scaling": "Rotation + scaling", "mnist-10": "MNIST"}
 COMPARED = "mnist-10"  # beside plain sparse coding, in a figure of its own
 SPANS = {COMPARED: (-1.5, 1.0)}  # of the traversals; elsewhere the whole circle
-N_SAMPLES, N_COLUMNS, N_EXAMPLES, N_STEPS, N_GRID = 80, 100, 5, 11, 120
+N_SAMPLES, N_COLUMNS, N_EXAMPLES, N_STEPS, N_GRID = 80, 100, 5, 11, 76
 
 
 def row_panels(name: str, parameters: Parameters, images: Images, seed: int) -> RowPanels:
