@@ -182,6 +182,16 @@ def test_files_of_a_figure(rng):
     assert pdf.startswith(b"%PDF")
     assert b"/Type0" in pdf  # TrueType
     assert pdf == figures.to_pdf(figures.columns_figure([make_row(np.random.default_rng(0))]))
-    with Image.open(io.BytesIO(figures.to_small_png(figure))) as image:
-        assert image.mode == "P"
-        assert image.size == tuple(np.round(figure.get_size_inches() * figure.dpi))
+
+
+@pytest.mark.parametrize(("draw", "mode"), [(figures.columns_figure, "P"), (figures.results_figure, "RGB")])
+def test_small_png_shows_the_same(rng, draw, mode):
+    figure = draw([make_row(rng)])
+    small, large = (
+        Image.open(io.BytesIO(content))
+        for content in (figures.to_small_png(figure), figures.to_png(figure, dpi=int(figure.dpi)))
+    )
+    assert small.mode == mode
+    assert small.size == large.size == tuple(np.round(figure.get_size_inches() * figure.dpi))
+    apart = np.asarray(small.convert("RGB"), dtype=float) - np.asarray(large.convert("RGB"), dtype=float)
+    assert np.abs(apart).max() <= (0 if mode == "RGB" else 12)

@@ -16,6 +16,7 @@ from PIL import Image  # comes with matplotlib
 FRAME = "#dfe3e8"  # between the images of a sheet
 INK = "Greys"  # images: dark ink on white paper
 SIGNED = "RdBu_r"  # columns of W: negative blue, positive red
+FEW_COLOURS = 600  # two colour maps and some: at 256 the eye sees no difference
 
 Array = NDArray[np.floating]
 
@@ -59,11 +60,13 @@ def to_png(figure: Figure, *, dpi: int = 150) -> bytes:
 
 
 def to_small_png(figure: Figure) -> bytes:
-    """Render a figure at its own resolution in 256 colours, which makes the file several times smaller."""
+    """Render a figure at its own resolution; one of few colours gets a palette, which halves the file or better."""
     buffer = io.BytesIO()
     with Image.open(io.BytesIO(to_png(figure, dpi=int(figure.dpi)))) as image:
-        few = image.convert("RGB").quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-        few.save(buffer, format="png", optimize=True, dpi=(figure.dpi, figure.dpi))
+        plain = image.convert("RGB")
+    if plain.getcolors(FEW_COLOURS):
+        plain = plain.quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    plain.save(buffer, format="png", optimize=True, dpi=(figure.dpi, figure.dpi))
     return buffer.getvalue()
 
 
