@@ -44,9 +44,12 @@ def learn(name: str, prior: Any, data: LoadedData, n_epochs: int) -> Outcome:
         pose_prior=prior,
         random_state=0,
     ).fit(data.train.reshape(-1, 28, 28))
-    largest, labels = coder.transform(data.test).numpy().argmax(axis=1), data.test_labels.numpy()
+    codes, poses = (np.asarray(part) for part in coder.infer(data.test))
+    largest, labels = codes.argmax(axis=1), data.test_labels.numpy()
     favourite = np.bincount(largest[labels == 1], minlength=10).argmax()
-    shapes = coder.inverse_transform(np.eye(10, dtype=np.float32))
+    # A uniform prior leaves the origin of each shape open: show it in the mean pose of its images.
+    usual = [np.angle(np.exp(1j * poses[largest == k]).sum(axis=0)) for k in range(10)]
+    shapes = coder.inverse_transform(np.eye(10, dtype=np.float32), np.stack(usual))
     one = data.test[labels == 1].mean(dim=0).numpy()
     template = shapes[favourite].ravel()
     likeness = float(template @ one / np.linalg.norm(template) / np.linalg.norm(one))
@@ -68,7 +71,12 @@ def main(
     ]
     figure = Figure(figsize=(8, 2.4), layout="constrained", facecolor="white")
     for axes, outcome in zip(figure.subplots(2, 1), outcomes, strict=True):
-        draw_sheet(axes, to_unit_peak(np.maximum(outcome.shapes, 0)), 10, f"The shapes at s = 0, {outcome.name}")
+        draw_sheet(
+            axes,
+            to_unit_peak(np.maximum(outcome.shapes, 0)),
+            10,
+            f"The shapes in the mean pose of their images, {outcome.name}",
+        )
     common.save_picture(figure, out / "howto-prior.png")
 
 

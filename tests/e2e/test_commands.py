@@ -124,7 +124,8 @@ def test_canonicalize_writes_images(trained, pictures, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert sorted(os.listdir(out)) == [*(f"{place}.png" for place in (0, 1, 3, 4, 5, 6)), "canonical.npy", "sheet.png"]
     assert np.load(out / "canonical.npy").shape == (6, 8, 8)
-    assert Image.open(out / "3.png").size == (8, 8)
+    with Image.open(out / "3.png") as image:
+        assert image.size == (8, 8)
 
 
 @pytest.mark.parametrize("suffix", ["gif", "png", "mp4"])
@@ -139,7 +140,8 @@ def test_traverse_draws_walks(trained, pictures, tmp_path, suffix):
     start = {"gif": b"GIF89a", "png": b"\x89PNG", "mp4": b"\x00\x00\x00"}[suffix]
     assert out.read_bytes().startswith(start)
     if suffix == "gif":
-        assert Image.open(out).n_frames > 2
+        with Image.open(out) as movie:
+            assert movie.n_frames > 2
 
 
 def test_report_is_one_file(trained):
