@@ -544,7 +544,7 @@ def test_sources_are_listed(tmp_path):
     listed = {info.name: info for info in list_sources(tmp_path)}
     names = ["translation", "rotation-scaling", "shear-stretch", "mnist", "mnist-mini", "fashion-mnist", "digits"]
     assert list(listed) == names
-    assert 'liesparse.data.fetch("mnist")' in listed["mnist"].where
+    assert "liesparse data fetch mnist" in listed["mnist"].where
     assert listed["translation"].parameters["max_shift"] == 7
     for split in ("train", "t10k"):
         (tmp_path / f"{split}-images-idx3-ubyte").write_bytes(idx(make_pixels()))

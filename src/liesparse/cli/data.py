@@ -57,9 +57,8 @@ def preview(
 ) -> None:
     """Draw the first images of DATA as the model would see them."""
     from liesparse.data import load_data
-    from liesparse.figures import to_png
+    from liesparse.figures import sheet_figure, to_png
     from liesparse.files import write_atomically
-    from liesparse.walks import sheet_figure
 
     console = make_console()
     with explained(console):

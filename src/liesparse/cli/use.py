@@ -95,11 +95,10 @@ def canonicalize(
     import numpy as np
 
     from liesparse.data import load_images
-    from liesparse.figures import to_png
+    from liesparse.figures import before_and_after, to_png
     from liesparse.files import write_atomically
     from liesparse.run_folder import load_run
     from liesparse.tables import array_bytes, image_bytes
-    from liesparse.walks import before_and_after
 
     console = make_console()
     with explained(console):
@@ -139,11 +138,10 @@ def traverse(
     import numpy as np
 
     from liesparse.data import load_images
-    from liesparse.figures import to_png
+    from liesparse.figures import to_png, walk_figure
     from liesparse.files import write_atomically
     from liesparse.movies import movie_bytes
     from liesparse.run_folder import load_run
-    from liesparse.walks import walk_figure
 
     console = make_console()
     suffix = _check_suffix(console, out, MOVIE_FORMATS)

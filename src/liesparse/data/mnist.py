@@ -50,7 +50,7 @@ def need_file(name: str, file: str, folder: str | Path | None = None) -> Path:
     if path is None:
         raise FileNotFoundError(
             f"{DOWNLOADS[name].title}: no {file}.gz in {' or '.join(map(str, places(name, folder)))}. "
-            f'Pass the folder that has it (--data-dir), set LIESPARSE_DATA, or call liesparse.data.fetch("{name}").'
+            f"Pass the folder that has it (--data-dir), set LIESPARSE_DATA, or run liesparse data fetch {name}."
         )
     return path
 

@@ -177,7 +177,7 @@ def _where(name: str, data_dir: str | Path | None) -> str:
         found = [find_file(name, file, data_dir) for file in FILES.values()]
         if all(found):
             return str(Path(found[0] or "").parent)
-        return f'not here; fetched on first use, or by liesparse.data.fetch("{name}")'
+        return f"not here; fetched on first use, or by liesparse data fetch {name}"
     return {"mnist-mini": "in this package", "digits": "in scikit-learn"}.get(name, "made from ten embedded digits")
 
 

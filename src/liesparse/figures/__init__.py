@@ -23,6 +23,7 @@ from liesparse.figures.sheets import (
     to_small_png,
     to_unit_peak,
 )
+from liesparse.figures.walks import before_and_after, sheet_figure, walk_figure
 
 __all__ = [
     "FRAME",
@@ -33,6 +34,7 @@ __all__ = [
     "InferencePanels",
     "PlainPanels",
     "RowPanels",
+    "before_and_after",
     "columns_figure",
     "comparison_figure",
     "demo_figure",
@@ -41,8 +43,10 @@ __all__ = [
     "mosaic",
     "results_figure",
     "samples_figure",
+    "sheet_figure",
     "to_pdf",
     "to_png",
     "to_small_png",
     "to_unit_peak",
+    "walk_figure",
 ]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from liesparse.figures import Array, draw_sheet, to_unit_peak
+from liesparse.figures.sheets import Array, draw_sheet, to_unit_peak
 
 
 def sheet_figure(images: Array, n_columns: int, title: str) -> Figure:
