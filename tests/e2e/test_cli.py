@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from liesparse import __version__
-from liesparse.checkpoint import load_model
+from liesparse.run_folder import load_run
 
 COMMAND = [sys.executable, "-m", "liesparse"]
 
@@ -50,7 +50,8 @@ def small_demo(tmp_path_factory):
 def test_demo_writes_model_metrics_and_picture(small_demo):
     out, done = small_demo
     assert done.returncode == 0, done.stderr
-    assert sorted(os.listdir(out)) == ["demo.png", "metrics.json", "model.safetensors"]
+    files = ["baseline.safetensors", "demo.png", "history.json", "metrics.json", "model.safetensors", "run.json"]
+    assert sorted(os.listdir(out)) == files
     metrics = json.loads((out / "metrics.json").read_text())
     assert metrics["lsc_snr"] > 1
     assert metrics["sparse_coding_snr"] > 1
@@ -59,18 +60,18 @@ def test_demo_writes_model_metrics_and_picture(small_demo):
     assert "epoch 2/2: SNR" in done.stdout
     assert "plain sparse coding" in done.stdout
     assert (out / "demo.png").read_bytes().startswith(b"\x89PNG")
-    parameters, settings = load_model(out / "model.safetensors")
-    assert parameters.n_components == 10
-    assert settings["lsc_snr"] == metrics["lsc_snr"]
+    run_folder = load_run(out)
+    assert run_folder.coder.components_.shape == (10, 784)
+    assert run_folder.coder.image_shape_ == (28, 28)
+    assert [entry["epoch"] for entry in run_folder.coder.history_] == [1, 2]
+    assert run_folder.metrics == metrics
 
 
 def test_demo_repeats_with_the_same_seed(small_demo, tmp_path):
     out, _ = small_demo
     again = tmp_path / "again"
     run("demo", "--out", str(again), "--epochs", "2", "--images", "1000", "--seed", "4")
-    first, second = (load_model(folder / "model.safetensors")[0] for folder in (out, again))
-    assert first.group_basis.equal(second.group_basis)
-    assert first.dictionary.equal(second.dictionary)
+    assert (out / "model.safetensors").read_bytes() == (again / "model.safetensors").read_bytes()
 
 
 def test_demo_says_when_it_cannot_write(tmp_path):
@@ -111,7 +112,7 @@ def test_interrupted_demo_keeps_the_model_so_far(tmp_path):
         rest = process.stdout.read()
         assert process.wait(timeout=60) == 130
     assert "the model so far is in" in rest
-    load_model(out / "model.safetensors")
+    assert load_run(out).settings["interrupted_at_step"] >= 10
 
 
 @pytest.mark.parametrize(

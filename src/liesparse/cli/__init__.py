@@ -8,8 +8,13 @@ import typer
 
 from liesparse import __version__
 from liesparse.cli.bench import bench
+from liesparse.cli.common import set_debug
+from liesparse.cli.data import app as data
 from liesparse.cli.demo import demo
+from liesparse.cli.doctor import doctor
 from liesparse.cli.reproduce import app as reproduce
+from liesparse.cli.train import train
+from liesparse.cli.use import canonicalize, evaluate, infer, report, traverse
 
 app = typer.Typer(
     name="liesparse",
@@ -17,9 +22,12 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.command()(demo)
-app.command()(bench)
+for command in (demo, train, evaluate, infer, canonicalize, traverse, report):
+    app.command()(command)
+app.add_typer(data, name="data")
 app.add_typer(reproduce, name="reproduce")
+app.command()(bench)
+app.command()(doctor)
 
 
 def _print_version(wanted: bool) -> None:
@@ -30,11 +38,13 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def root(
-    version: Annotated[
+    version: Annotated[  # noqa: ARG001, its callback does the work
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
     ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
 ) -> None:
     """Learn from unlabelled images what is in them and how it moves."""
+    set_debug(debug)
 
 
 def main() -> None:

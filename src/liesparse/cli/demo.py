@@ -22,10 +22,11 @@ def demo(
     images: Annotated[int, typer.Option(min=1000, help="Training images to make.")] = 30_000,
 ) -> None:
     """Learn ten digits and 2-D translation from unlabelled images, in a few minutes."""
-    from liesparse.checkpoint import save_model
+    from liesparse.estimators import LieSparseCoder
     from liesparse.figures import to_png
-    from liesparse.files import write_atomically, write_json
+    from liesparse.files import write_atomically
     from liesparse.reproduce.demo import DemoSettings, run_demo
+    from liesparse.run_folder import Run, save_run
     from liesparse.runs import Interrupted
 
     console = Console(soft_wrap=True)
@@ -37,24 +38,26 @@ def demo(
     settings = DemoSettings(n_images=images, n_epochs=epochs, seed=seed)
     console.print(f"Making {images:,} images of ten digits shifted by up to 7 pixels; nobody tells the model so.")
     watcher = _Watcher(console, epochs)
+    how = {"data": f"translation:n={images},seed={seed}", "recipe": "best", "seed": seed, "epochs": epochs}
     try:
         with watcher.progress:
             result = run_demo(settings, report=watcher)
     except Interrupted as stopped:
-        state = stopped.checkpoint.state
-        save_model(out / "model.safetensors", state.parameters, {"interrupted_at_step": state.step})
-        console.print(f"Stopped at step {state.step}; the model so far is in {out / 'model.safetensors'}.")
+        state, history = stopped.checkpoint.state, stopped.checkpoint.history
+        coder = LieSparseCoder.from_model(state.parameters, (28, 28), random_state=seed)
+        coder.history_ = history
+        save_run(Run(out, coder, None, how | {"interrupted_at_step": state.step}, {}))
+        console.print(f"Stopped at step {state.step}; the model so far is in {out}.")
         raise typer.Exit(130) from None
     try:
-        save_model(out / "model.safetensors", result.parameters, result.metrics)
-        write_json(out / "metrics.json", result.metrics)
+        save_run(Run(out, result.coder, result.baseline, how, result.metrics))
         write_atomically(out / "demo.png", to_png(result.figure))
     except OSError as error:
         _print_result(console, result)
         console.print(f"Cannot write to {out}: {error.strerror}. Free some space, or pass another --out.", style="red")
         raise typer.Exit(1) from None
     _print_result(console, result)
-    console.print(f"Look at {out / 'demo.png'}; the model and metrics.json are beside it.")
+    console.print(f"Look at {out / 'demo.png'}; the run is beside it. Next: liesparse report {out}")
 
 
 class _Watcher:

@@ -12,10 +12,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from liesparse.cli.figures import figures
+
 if TYPE_CHECKING:
     from liesparse.reproduce.table1 import Job, Recipes
 
 app = typer.Typer(no_args_is_help=True, help="Make the paper's results again.")
+app.command()(figures)
 
 
 TABLE_WIDTH = 120  # where there is no terminal to fit

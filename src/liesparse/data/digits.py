@@ -76,9 +76,7 @@ def rotations_scalings(
     ``factors`` are the counter-clockwise angle in radians and the natural log of the scale.
     """
     check_real("max_degrees", max_degrees, minimum=0)
-    low, high = (check_real("scales", scale, above=0) for scale in scales)
-    if low > high:
-        reject("scales", "(lowest, highest)", str(scales), "Swap them.")
+    low, high = _check_range("scales", scales)
     uniform = torch.rand(check_count("n_images", n_images), 2, generator=generator)
     angles = math.radians(max_degrees) * (2 * uniform[:, 0] - 1)
     factors = low + (high - low) * uniform[:, 1]
@@ -87,6 +85,38 @@ def rotations_scalings(
     matrices = torch.stack((torch.stack((cos, -sin), dim=-1), torch.stack((sin, cos), dim=-1)), dim=-2)
     images, labels = _warp(sources, matrices, torch.zeros(n_images, 2), wrap=False)
     return TransformedImages(images, labels, torch.stack((angles, factors.log()), dim=1), ("rotation", "log_scale"))
+
+
+def shears_stretches(
+    n_images: int,
+    *,
+    max_shear: float = 0.5,
+    stretches: tuple[float, float] = (0.6, 1.2),
+    sources: Float[Tensor, "source height width"] | None = None,
+    generator: torch.Generator,
+) -> TransformedImages:
+    """Shear digits sideways, then stretch them sideways: not in the paper, and the two do not commute.
+
+    A point that lies ``right`` and ``up`` of the centre goes to ``stretch * (right + shear * up)``, as in italics.
+    ``factors`` are the shear and the natural log of the stretch.
+    """
+    check_real("max_shear", max_shear, minimum=0)
+    low, high = _check_range("stretches", stretches)
+    uniform = torch.rand(check_count("n_images", n_images), 2, generator=generator)
+    shears = max_shear * (2 * uniform[:, 0] - 1)
+    factors = low + (high - low) * uniform[:, 1]
+    zeros, ones = torch.zeros(n_images), torch.ones(n_images)
+    # Where an output pixel (x right, y down) looks in the source: stretched back, then sheared back.
+    matrices = torch.stack((torch.stack((1 / factors, shears), dim=-1), torch.stack((zeros, ones), dim=-1)), dim=-2)
+    images, labels = _warp(sources, matrices, torch.zeros(n_images, 2), wrap=False)
+    return TransformedImages(images, labels, torch.stack((shears, factors.log()), dim=1), ("shear", "log_stretch"))
+
+
+def _check_range(argument: str, bounds: tuple[float, float]) -> tuple[float, float]:
+    low, high = (check_real(argument, bound, above=0) for bound in bounds)
+    if low > high:
+        reject(argument, "(lowest, highest)", str(bounds), "Swap them.")
+    return low, high
 
 
 def _warp(

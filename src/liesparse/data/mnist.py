@@ -1,57 +1,82 @@
-"""MNIST from its four idx files, wherever they lie on this machine."""
+"""MNIST: the full set from its idx files, and 2,000 of its images that ship with the package."""
 
 from __future__ import annotations
 
-import gzip
-import math
-import os
+from importlib import resources
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from liesparse._checks import check_choice, reject
+from liesparse._checks import check_choice
 from liesparse.data.digits import unit_norm
+from liesparse.data.downloads import DOWNLOADS, find_file, places
+from liesparse.data.idx import read_idx
+from liesparse.data.rows import RawImages
 
 Split = Literal["train", "test"]
 FILES = {"train": "train-images-idx3-ubyte", "test": "t10k-images-idx3-ubyte"}
-MAGIC = b"\x00\x00\x08\x03"  # unsigned bytes, three axes
+
+
+class LabelledImages(NamedTuple):
+    """Unit-norm images and what they show."""
+
+    images: Float[Tensor, "image pixel"]
+    labels: Int[Tensor, " image"]
 
 
 def load_mnist(split: Split = "train", folder: str | Path | None = None) -> Float[Tensor, "image pixel"]:
     """Return the unit-norm images of one split, rows of 784 pixels.
 
-    Looks for the idx file, gzipped or not, in ``folder``, else in LIESPARSE_DATA, else in the user's cache.
+    Looks for the idx file, gzipped or not, in ``folder``, else in LIESPARSE_DATA, else in the user's cache;
+    ``liesparse.data.fetch`` puts it there.
     """
-    check_choice("split", split, tuple(FILES))
-    path = find_mnist(split, folder)
-    opener = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opener(path, "rb") as file:
-            content = file.read()
-    except (EOFError, gzip.BadGzipFile):
-        content = b""
-    shape = [int.from_bytes(content[at : at + 4], "big") for at in (4, 8, 12)]
-    if content[:4] != MAGIC or len(content) != 16 + math.prod(shape):
-        reject("MNIST file", "an idx file of images", str(path), "Fetch it anew; it may be cut short.")
-    pixels = np.frombuffer(content, np.uint8, offset=16).reshape(shape[0], -1)
-    return unit_norm(torch.from_numpy(pixels.astype(np.float32)))
+    pixels = read_idx(find_mnist(split, folder), argument="MNIST file", n_axes=3)
+    return unit_norm(torch.from_numpy(pixels.reshape(len(pixels), -1).astype(np.float32)))
 
 
 def find_mnist(split: Split, folder: str | Path | None = None) -> Path:
     """Return the path of one split's images, or say where it was looked for."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "liesparse"
-    given = folder or os.environ.get("LIESPARSE_DATA")
-    roots = [Path(given)] if given else [cache]
-    places = [place for root in roots for place in (root, root / "mnist")]
-    for place in places:
-        for name in (FILES[split] + ".gz", FILES[split]):
-            if (place / name).is_file():
-                return place / name
-    raise FileNotFoundError(
-        f"MNIST: no {FILES[split]}.gz in {' or '.join(map(str, places))}. "
-        "Pass the folder that has it (--data-dir), or set LIESPARSE_DATA."
-    )
+    check_choice("split", split, tuple(FILES))
+    return need_file("mnist", FILES[split], folder)
+
+
+def need_file(name: str, file: str, folder: str | Path | None = None) -> Path:
+    """Return the path of one idx file of MNIST or Fashion-MNIST, or say where it was looked for."""
+    path = find_file(name, file, folder)
+    if path is None:
+        raise FileNotFoundError(
+            f"{DOWNLOADS[name].title}: no {file}.gz in {' or '.join(map(str, places(name, folder)))}. "
+            f"Pass the folder that has it (--data-dir), set LIESPARSE_DATA, or run liesparse data fetch {name}."
+        )
+    return path
+
+
+def read_split(name: str, split: Split, folder: str | Path | None = None) -> RawImages:
+    """Read one split of MNIST or Fashion-MNIST, with its labels if they lie beside it."""
+    title = f"{DOWNLOADS[name].title} file"
+    pixels = read_idx(need_file(name, FILES[split], folder), argument=title, n_axes=3)
+    labels = find_file(name, FILES[split].replace("images-idx3", "labels-idx1"), folder)
+    return RawImages(pixels, read_idx(labels, argument=title, kind="labels") if labels else None)
+
+
+def read_mnist_mini() -> RawImages:
+    """Read the embedded images as they are."""
+    with (
+        resources.files(__package__).joinpath("mnist_mini.npz").open("rb") as file,
+        np.load(file, allow_pickle=False) as arrays,
+    ):
+        return RawImages(arrays["images"], arrays["labels"])
+
+
+def load_mnist_mini() -> LabelledImages:
+    """Return the 2,000 embedded MNIST training images, unit-norm rows of 784 pixels, and their labels.
+
+    By Y. LeCun, C. Cortes and C. Burges, licensed CC BY-SA 3.0.
+    """
+    raw = read_mnist_mini()
+    pixels = torch.from_numpy(np.asarray(raw.pixels)).flatten(1).float()
+    return LabelledImages(unit_norm(pixels), torch.from_numpy(np.asarray(raw.labels)).long())

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from liesparse import figures
-from liesparse.baselines import SparseCodingSettings, infer_sparse_codes, learn_sparse_coding
 from liesparse.data import TransformedImages, translations
+from liesparse.estimators import LieSparseCoder, SparseCoder
 from liesparse.inference import infer_codes, map_poses
 from liesparse.metrics import Evaluation, active_codes, evaluate, snr, templates_alive
 from liesparse.model import Parameters, apply_transform, compose, reconstruct
@@ -43,7 +43,8 @@ class DemoSettings:
 class DemoResult(NamedTuple):
     """What the demo found."""
 
-    parameters: Parameters
+    coder: LieSparseCoder
+    baseline: SparseCoder
     metrics: dict[str, Any]
     figure: Figure
 
@@ -58,12 +59,16 @@ def run_demo(settings: DemoSettings, *, report: Watch | None = None) -> DemoResu
     start = start_from_data(start, images, generator=generator)
     engine = AdaptiveEngine(start.frequencies)
     glance = test.images[:N_GLANCE]
-    parameters, _, _ = train(
+    parameters, history, _ = train(
         start, images, settings.recipe.learning, generator=generator, glance=glance, judge=engine, callback=report
     )
     learned = time.monotonic()
     lsc = evaluate(parameters, test.images, engine)
-    baseline = evaluate_sparse_coding(images, test.images, parameters, generator=generator)
+    plain = SparseCoder(parameters.n_components, n_epochs=5, random_state=settings.seed).fit(images)
+    codes = plain.transform(test.images)
+    baseline = Evaluation(
+        float(snr(test.images, plain.reconstruct(test.images)).mean()), active_codes(codes), templates_alive(codes)
+    )
     metrics: dict[str, Any] = {
         "lsc_snr": lsc.snr,
         "sparse_coding_snr": baseline.snr,
@@ -78,23 +83,9 @@ def run_demo(settings: DemoSettings, *, report: Watch | None = None) -> DemoResu
         f"Learned from {settings.n_images:,} unlabelled images: held-out SNR {lsc.snr:.1f}"
         f" (plain sparse coding: {baseline.snr:.1f})"
     )
-    return DemoResult(parameters, metrics, figures.demo_figure(demo_panels(parameters, test, engine), headline))
-
-
-def evaluate_sparse_coding(
-    images: Float[Tensor, "image pixel"],
-    test_images: Float[Tensor, "test pixel"],
-    parameters: Parameters,
-    *,
-    generator: torch.Generator,
-) -> Evaluation:
-    """Learn plain sparse coding with the same K, σ and λ and evaluate it on the same images."""
-    settings = SparseCodingSettings(noise_std=parameters.noise_std, sparsity=parameters.sparsity, n_epochs=5)
-    dictionary = learn_sparse_coding(images, parameters.n_components, settings, generator=generator)
-    codes = infer_sparse_codes(
-        dictionary, test_images, noise_std=settings.noise_std, sparsity=settings.sparsity, n_code_steps=200
-    )
-    return Evaluation(float(snr(test_images, codes @ dictionary.T).mean()), active_codes(codes), templates_alive(codes))
+    coder = LieSparseCoder.from_model(parameters, (28, 28), random_state=settings.seed)
+    coder.history_ = history
+    return DemoResult(coder, plain, metrics, figures.demo_figure(demo_panels(parameters, test, engine), headline))
 
 
 def demo_panels(

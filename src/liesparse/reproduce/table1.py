@@ -19,6 +19,7 @@ from liesparse.data import embedded_digits, load_mnist, rotations_scalings, tran
 from liesparse.files import write_json
 from liesparse.learning import Progress
 from liesparse.metrics import active_codes, evaluate, snr
+from liesparse.model import Parameters
 from liesparse.posterior import AdaptiveEngine, make_engine
 from liesparse.recipes import Recipe
 from liesparse.runs import N_GLANCE, History, train
@@ -76,21 +77,21 @@ Tell = Callable[[float, str], None]  # the share that is done, and a note
 Watch = Callable[[Job, float, str], None]
 
 
-def load_images(row: Row, seed: int, data_dir: Path | None = None) -> Images:
+def load_images(row: Row, seed: int, data_dir: Path | None = None, n_train: int | None = None) -> Images:
     """Make or read a row's images; the synthetic test set has other draws of the transformation."""
     if row.data == "mnist":
-        return Images(load_mnist("train", data_dir), load_mnist("test", data_dir))
+        return Images(load_mnist("train", data_dir)[:n_train], load_mnist("test", data_dir))
     make = translations if row.data == "translation" else rotations_scalings
     generator = torch.Generator().manual_seed(seed)
-    return Images(make(N_TRAIN, generator=generator).images, make(N_TEST, generator=generator).images)
+    return Images(make(n_train or N_TRAIN, generator=generator).images, make(N_TEST, generator=generator).images)
 
 
-def run_recipe(row: Row, recipe: Recipe, images: Images, seed: int, watch: Tell) -> dict[str, Any]:
-    """Learn one model by a recipe and evaluate it."""
-    began = time.monotonic()
-    generator = torch.Generator().manual_seed(1000 + seed)
+def make_start(
+    row: Row, recipe: Recipe, images: Float[Tensor, "image pixel"], *, generator: torch.Generator
+) -> Parameters:
+    """Return the parameters from which a row's model is learned."""
     start = random_start(
-        images.train.shape[1],
+        images.shape[1],
         n_components=row.n_components,
         sparsity=row.sparsity,
         multiplicity=row.multiplicity,
@@ -99,11 +100,21 @@ def run_recipe(row: Row, recipe: Recipe, images: Images, seed: int, watch: Tell)
         n_irreps=N_IRREPS,
         noise_std=NOISE_STD,
     )
-    if recipe.start == "data":
-        start = start_from_data(start, images.train, generator=generator)
+    return start_from_data(start, images, generator=generator) if recipe.start == "data" else start
+
+
+def pick_glance(images: Images, seed: int) -> Float[Tensor, "few pixel"]:
+    """Return the held-out images on which each epoch is judged, in any order: synthetic sets go through the digits."""
+    return images.test[torch.randperm(len(images.test), generator=torch.Generator().manual_seed(seed))[:N_GLANCE]]
+
+
+def run_recipe(row: Row, recipe: Recipe, images: Images, seed: int, watch: Tell) -> dict[str, Any]:
+    """Learn one model by a recipe and evaluate it."""
+    began = time.monotonic()
+    generator = torch.Generator().manual_seed(1000 + seed)
+    start = make_start(row, recipe, images.train, generator=generator)
     judge = make_engine(recipe.evaluation.posterior, start.frequencies, recipe.evaluation.n_grid)
-    chosen = torch.randperm(len(images.test), generator=torch.Generator().manual_seed(seed))[:N_GLANCE]
-    glance = images.test[chosen]  # any order: synthetic sets go through the digits in turn
+    glance = pick_glance(images, seed)
 
     def look(progress: Progress, history: History) -> None:
         note = f"epoch {progress.epoch}" + (f", SNR {history[-1]['snr']:.1f}" if history else "")
@@ -126,19 +137,23 @@ def run_recipe(row: Row, recipe: Recipe, images: Images, seed: int, watch: Tell)
     }
 
 
-def run_sparse_coding(row: Row, images: Images, seed: int, watch: Tell) -> dict[str, Any]:
-    """Learn plain sparse coding with the same K, σ and λ."""
-    began = time.monotonic()
-    settings = SparseCodingSettings(
+def sparse_coding_settings(row: Row) -> SparseCodingSettings:
+    """Return how plain sparse coding is learned, with the same σ and λ as the model."""
+    return SparseCodingSettings(
         noise_std=NOISE_STD,
         sparsity=row.sparsity,
         dictionary_rate=row.sparse_coding_rate,
         n_epochs=row.sparse_coding_epochs,
     )
+
+
+def run_sparse_coding(row: Row, images: Images, seed: int, watch: Tell) -> dict[str, Any]:
+    """Learn plain sparse coding with the same K, σ and λ."""
+    began = time.monotonic()
     dictionary = learn_sparse_coding(
         images.train,
         row.n_components,
-        settings,
+        sparse_coding_settings(row),
         generator=torch.Generator().manual_seed(1000 + seed),
         callback=lambda progress: watch(progress.step / progress.n_steps, "sparse coding"),
     )

@@ -1,0 +1,211 @@
+"""The paper's figures 1 to 4 [Chau20, sec. 5], at the width they are printed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from liesparse.figures.page import Page, Place
+from liesparse.figures.sheets import FRAME, INK, SIGNED, Array, mosaic, to_unit_peak
+
+HEAT = "magma"  # densities: perceptually uniform
+BAR = "#35506b"
+EDGE = "#aab2bd"
+AXIS_COLOURS = ("#e08214", "#1b9e77")  # traversals of s₁ and s₂: orange and green, as in the paper
+
+HEAD, BODY, SMALL = 9, 8, 7  # points; nothing printed is smaller
+TEXT_WIDTH = 5.5  # inches, of the paper's page
+# Widths at which a PNG has two dots for each pixel: of ten digits with frames, and of eleven.
+SHEET_WIDTH, SHEET_DPI = 604 / 360, 360
+HALF_WIDTH, HALF_DPI = 664 / 256, 256
+MARGIN, LINE, AIR, CELL_GAP = 0.05, 0.05, 0.2, 0.07
+BETWEEN = TEXT_WIDTH - 2 * HALF_WIDTH - 2 * MARGIN
+FRAME_PIXELS = 2  # between the images of a sheet
+
+
+class InferencePanels(NamedTuple):
+    """What is inferred from a few images; ``densities`` is None where there is no pose."""
+
+    inputs: Array  # (example, height, width)
+    codes: Array  # (example, component)
+    densities: Array | None  # (example, s₁, s₂), both from -π
+    reconstructions: Array  # (example, height, width)
+
+
+class RowPanels(NamedTuple):
+    """What the figures show of one data set and its model."""
+
+    title: str
+    samples: Array  # (image, height, width)
+    columns: Array  # of W, slowest first: (column, height, width)
+    templates: Array  # (component, height, width)
+    inference: InferencePanels
+    traversals: tuple[Array, ...]  # for each torus axis (example, step, height, width)
+    span: tuple[float, float]  # of the traversals, in radians
+
+
+class PlainPanels(NamedTuple):
+    """What plain sparse coding makes of the same images."""
+
+    templates: Array
+    inference: InferencePanels
+
+
+def samples_figure(rows: Sequence[RowPanels]) -> Figure:
+    """Show examples of each data set: figure 1."""
+    return _row_of_sheets([(row.title, to_unit_peak(row.samples)) for row in rows])
+
+
+def columns_figure(rows: Sequence[RowPanels]) -> Figure:
+    """Show the first columns of each learned W: figure 2."""
+    return _row_of_sheets([(row.title, to_unit_peak(row.columns)) for row in rows], signed=True)
+
+
+def results_figure(rows: Sequence[RowPanels]) -> Figure:
+    """Show inference, dictionary and traversals of each data set, side by side: figure 3."""
+    page = Page(2 * MARGIN + len(rows) * (HALF_WIDTH + BETWEEN) - BETWEEN, MARGIN, HALF_DPI)
+    for number, row in enumerate(rows):
+        place = _begin(page, row.title, HEAD, MARGIN + number * (HALF_WIDTH + BETWEEN), HALF_WIDTH)
+        place = _draw_inference(place.down(AIR), row.inference)
+        place = _draw_dictionary(place.down(AIR), row.templates)
+        for axis in range(len(row.traversals)):
+            place = _draw_traversal(place.down(AIR), row, axis)
+    return page.finish()
+
+
+def comparison_figure(row: RowPanels, plain: PlainPanels) -> Figure:
+    """Show the full model on the left, plain sparse coding of the same images on the right: figure 4."""
+    page, right = Page(TEXT_WIDTH, MARGIN, HALF_DPI), MARGIN + HALF_WIDTH + BETWEEN
+    place = _begin(page, f"{row.title}: Lie Group Sparse Coding", HEAD, MARGIN, HALF_WIDTH)
+    place = _draw_inference(place.down(AIR), row.inference)
+    place = _draw_dictionary(place.down(AIR), row.templates)
+    other = _begin(page, f"{row.title}: plain sparse coding", HEAD, right, HALF_WIDTH)
+    other = _draw_inference(other.down(AIR), plain.inference)
+    other = _draw_dictionary(other.down(AIR), plain.templates)
+    below = max(place.top, other.top) + AIR
+    for axis in range(len(row.traversals)):
+        _draw_traversal(Place(page, right if axis % 2 else MARGIN, below, HALF_WIDTH), row, axis)
+    return page.finish()
+
+
+def _begin(page: Page, title: str, size: int, left: float, width: float) -> Place:
+    place = Place(page, left, MARGIN + 0.1, width)
+    place.write(title, size)
+    return place
+
+
+def _row_of_sheets(sheets: Sequence[tuple[str, Array]], *, signed: bool = False) -> Figure:
+    """Put one sheet for each data set beside each other, ten images wide."""
+    between = (TEXT_WIDTH - 2 * MARGIN - 3 * SHEET_WIDTH) / 2
+    page = Page(2 * MARGIN + len(sheets) * (SHEET_WIDTH + between) - between, MARGIN, SHEET_DPI)
+    for number, (title, images) in enumerate(sheets):
+        place = _begin(page, title, BODY, MARGIN + number * (SHEET_WIDTH + between), SHEET_WIDTH)
+        _draw_sheet(place.down(LINE), images, 10, signed=signed)
+    return page.finish()
+
+
+def _draw_sheet(place: Place, images: Array, n_columns: int, *, signed: bool = False, frame: str = FRAME) -> Place:
+    """Draw images with values up to 1 over the whole width."""
+    sheet = mosaic(images, n_columns, gap=FRAME_PIXELS)
+    height = place.width * sheet.shape[0] / sheet.shape[1]
+    _draw_image(place.axes(0, place.width, height), sheet, signed=signed, frame=frame)
+    return place.down(height)
+
+
+def _draw_image(axes: Axes, image: Array, *, signed: bool = False, frame: str = FRAME) -> None:
+    colours = colormaps[SIGNED if signed else INK].with_extremes(bad=frame)
+    low = -1 if signed else 0
+    axes.imshow(image, cmap=colours, vmin=low, vmax=1, interpolation="nearest", aspect="auto")
+    axes.set(xticks=[], yticks=[])
+    axes.spines[:].set_visible(False)
+
+
+def _draw_inference(place: Place, panels: InferencePanels) -> Place:
+    """Draw one line for each example: input, codes as bars, the posterior of the pose if there is one, output."""
+    side = (place.width - 3 * CELL_GAP) / 4
+    names = [r"input $\mathbf{I}$", r"codes $\hat{\alpha}$", r"output $\hat{\mathbf{I}}$"]
+    widths = [side, 2 * side + CELL_GAP, side]
+    if panels.densities is not None:
+        names.insert(2, r"$P(\mathbf{s}\,|\,\mathbf{I},\hat{\alpha})$")
+        widths = [side] * 4
+    starts = [sum(widths[:number]) + number * CELL_GAP for number in range(len(widths))]
+    for name, start, width in zip(names, starts, widths, strict=True):
+        place.write(name, BODY, left=start + width / 2, align="center")
+    place = place.down(LINE)
+    pairs = to_unit_peak(np.stack((panels.inputs, panels.reconstructions)), (0, -2, -1))  # one scale for both
+    highest = max(1.0, float(panels.codes.max()))
+    for example in range(len(panels.inputs)):
+        cells = [place.axes(start, width, side) for start, width in zip(starts, widths, strict=True)]
+        _draw_image(cells[0], pairs[0, example])
+        _draw_codes(cells[1], panels.codes[example], highest)
+        if panels.densities is not None:
+            _draw_density(cells[2], panels.densities[example])
+        _draw_image(cells[-1], pairs[1, example])
+        for axes in cells:
+            axes.spines[:].set(visible=True, color=EDGE, linewidth=0.6)
+        place = place.down(side + CELL_GAP)
+    _label(cells[1], (1, panels.codes.shape[1]), ("1", "$k$", str(panels.codes.shape[1])))
+    if panels.densities is not None:
+        _label(cells[2], (-math.pi, math.pi), (r"$-\pi$", "$s_1$", r"$\pi$"))
+    return place.down(0.12 - CELL_GAP)  # the labels
+
+
+def _label(axes: Axes, ends: tuple[float, float], words: tuple[str, str, str]) -> None:
+    """Write below the axes where they begin, what they show, and where they end."""
+    axes.set_xticks([ends[0], sum(ends) / 2, ends[1]], words, fontsize=SMALL)
+    axes.tick_params(length=0, pad=2)
+    first, _, last = axes.get_xticklabels()
+    first.set_horizontalalignment("left")  # inside, so that neighbours do not touch
+    last.set_horizontalalignment("right")
+
+
+def _draw_codes(axes: Axes, codes: Array, highest: float) -> None:
+    axes.axhline(1, color=EDGE, linewidth=0.6, linestyle=(0, (2, 2)))
+    axes.bar(np.arange(1, len(codes) + 1), codes, width=0.8, color=BAR)
+    axes.set(xticks=[], yticks=[], xlim=(0.3, len(codes) + 0.7), ylim=(0, 1.08 * highest))
+
+
+def _draw_density(axes: Axes, density: Array) -> None:
+    """Draw P(s), each on its own scale from 0 to its peak; s₁ runs to the right and s₂ upwards."""
+    half = math.pi / len(density)  # the first pixel is centred on -π
+    low, high = -math.pi - half, math.pi - half
+    extent = (low, high, low, high)
+    axes.imshow(
+        density.T,
+        cmap=HEAT,
+        vmin=0,
+        vmax=float(density.max()),
+        origin="lower",
+        extent=extent,
+        aspect="auto",
+        interpolation="nearest",
+    )
+    s1, s2 = (
+        2 * math.pi * place / len(density) - math.pi for place in np.unravel_index(density.argmax(), density.shape)
+    )
+    axes.scatter([s1], [s2], s=36, facecolor="none", edgecolor="white", linewidth=0.5)  # a sharp peak is but a dot
+    axes.set(xticks=[], yticks=[], xlim=(low, high), ylim=(low, high))
+
+
+def _draw_dictionary(place: Place, templates: Array) -> Place:
+    place.write(r"dictionary $\Phi$, templates $k = 1$ to " + f"${len(templates)}$", BODY)
+    return _draw_sheet(place.down(LINE), to_unit_peak(templates), 5)
+
+
+def _draw_traversal(place: Place, row: RowPanels, axis: int) -> Place:
+    frames, colour = row.traversals[axis], AXIS_COLOURS[axis % len(AXIS_COLOURS)]
+    low, high = (_angle(value) for value in row.span)
+    place.write(rf"$T(\mathbf{{s}})\,\mathbf{{I}}$ with $s_{axis + 1}$ from ${low}$ to ${high}$", BODY, colour=colour)
+    unmoved = int(np.abs(np.linspace(*row.span, frames.shape[1])).argmin())
+    frames = frames / np.abs(frames[:, unmoved, None]).max(axis=(-2, -1), keepdims=True)
+    return _draw_sheet(place.down(LINE), frames.reshape(-1, *frames.shape[2:]), frames.shape[1], frame=colour)
+
+
+def _angle(value: float) -> str:
+    return (r"-\pi" if value < 0 else r"\pi") if abs(value) == math.pi else f"{value:g}"

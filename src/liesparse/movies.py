@@ -1,0 +1,77 @@
+"""Walks along the torus as moving pictures: GIF, or MP4 where ffmpeg is found."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from liesparse._checks import reject
+
+Array = NDArray[Any]
+FRAME_SECONDS = 0.08
+LEAST_SIZE = 96  # pixels of a shown image, on its longer side
+
+
+def walk_frames(walks: Array, *, gap: int = 4) -> NDArray[np.uint8]:
+    """Lay out (axis, image, step, height, width) as frames: images in rows, axes in columns, dark ink on white."""
+    n_axes, n_images, n_steps, height, width = walks.shape
+    peak = np.abs(walks).max(axis=(2, 3, 4), keepdims=True)
+    ink = np.round(255 * (1 - np.clip(walks / np.maximum(peak, np.finfo(np.float32).tiny), 0, 1))).astype(np.uint8)
+    zoom = max(1, -(-LEAST_SIZE // max(height, width)))
+    ink = ink.repeat(zoom, axis=3).repeat(zoom, axis=4)
+    tall, wide = height * zoom + gap, width * zoom + gap
+    frames = np.full((n_steps, n_images * tall + gap, n_axes * wide + gap), 223, dtype=np.uint8)
+    for axis in range(n_axes):
+        for image in range(n_images):
+            top, left = gap + image * tall, gap + axis * wide
+            frames[:, top : top + tall - gap, left : left + wide - gap] = ink[axis, image]
+    return frames
+
+
+def movie_bytes(walks: Array, suffix: str) -> bytes:
+    """Return a looped movie of walks; an open walk goes there and back, a closed one round and round."""
+    closed = np.allclose(walks[:, :, 0], walks[:, :, -1], atol=1e-3 * float(np.abs(walks).max()))
+    frames = walk_frames(walks)
+    frames = frames[:-1] if closed else np.concatenate((frames, frames[-2:0:-1]))
+    return _gif(frames) if suffix == ".gif" else _mp4(frames)
+
+
+def _gif(frames: NDArray[np.uint8]) -> bytes:
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    first, *rest = [Image.fromarray(frame) for frame in frames]
+    first.save(
+        buffer,
+        format="GIF",
+        save_all=True,
+        append_images=rest,
+        duration=round(1000 * FRAME_SECONDS),
+        loop=0,
+        disposal=1,
+    )
+    return buffer.getvalue()
+
+
+def _mp4(frames: NDArray[np.uint8]) -> bytes:
+    program = shutil.which("ffmpeg")
+    if program is None:
+        reject("out", "ffmpeg for .mp4 files", "none installed", "Install ffmpeg, or use .gif.")
+    frames = frames[:, : frames.shape[1] // 2 * 2, : frames.shape[2] // 2 * 2]  # its encoder wants even sizes
+    height, width = frames.shape[1:]
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "walk.mp4"
+        size = ["-f", "rawvideo", "-pix_fmt", "gray", "-s", f"{width}x{height}", "-r", f"{1 / FRAME_SECONDS:g}"]
+        command = [program, "-y", "-loglevel", "error", *size, "-i", "-", "-pix_fmt", "yuv420p", str(target)]
+        done = subprocess.run(command, input=frames.tobytes(), capture_output=True, check=False)
+        if done.returncode != 0:
+            lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
+            reject("out", "a movie from ffmpeg", lines[-1], "Use .gif instead.")
+        return target.read_bytes()

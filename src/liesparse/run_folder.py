@@ -1,0 +1,108 @@
+"""The folder of a run: what ``train`` writes and every later command reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxtyping import Float
+from torch import Tensor
+
+from liesparse._checks import reject
+from liesparse.estimators import LieSparseCoder, SparseCoder
+from liesparse.files import write_json
+from liesparse.metrics import active_codes, evaluate, examine, snr
+from liesparse.posterior import make_engine
+from liesparse.runs import N_GLANCE
+
+MODEL, BASELINE = "model.safetensors", "baseline.safetensors"
+SETTINGS, METRICS, HISTORY, CHECKPOINTS = "run.json", "metrics.json", "history.json", "checkpoints"
+
+
+class Run(NamedTuple):
+    """A finished run."""
+
+    folder: Path
+    coder: LieSparseCoder
+    baseline: SparseCoder | None
+    settings: dict[str, Any]  # data, seed, recipe: how to do it again
+    metrics: dict[str, Any]
+
+
+def save_run(run: Run) -> None:
+    """Write all files of a run, or none of them; the model comes last, as a folder without it is no finished run."""
+    folder, coder, baseline = run.folder, run.coder, run.baseline
+    writers: dict[Path, Callable[[Path], None]] = {
+        folder / SETTINGS: lambda path: write_json(path, run.settings),
+        folder / METRICS: lambda path: write_json(path, run.metrics),
+        folder / HISTORY: lambda path: write_json(path, {"epochs": coder.history_}),
+        folder / MODEL: coder.save,
+    }
+    if baseline is not None:
+        writers = {folder / BASELINE: baseline.save} | writers
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        for path, write in writers.items():
+            write(path)
+    except BaseException:  # a full disk, Ctrl-C
+        for path in writers:
+            path.unlink(missing_ok=True)
+        raise
+
+
+def load_run(folder: Path) -> Run:
+    """Read a run; a folder that is not one gives a ``ValueError`` that says so."""
+    fix = "Pass a folder that `liesparse train` or `liesparse demo` wrote."
+    if not folder.is_dir():
+        reject("RUN", "the folder of a run", f"{folder}, which is no folder", fix)
+    if not (folder / MODEL).is_file():
+        unfinished = (folder / CHECKPOINTS).is_dir()
+        if unfinished:
+            fix = "Finish it first: the same `liesparse train` command with --resume."
+        reject("RUN", f"a folder with a {MODEL}", f"{folder}, {'unfinished' if unfinished else 'something else'}", fix)
+    coder = LieSparseCoder.load(folder / MODEL)
+    baseline = SparseCoder.load(folder / BASELINE) if (folder / BASELINE).is_file() else None
+    return Run(folder, coder, baseline, _read_json(folder / SETTINGS), _read_json(folder / METRICS))
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        reject("RUN", "readable JSON files", f"{path} ({error})", "Delete that file, or train again.")
+    if not isinstance(value, dict):
+        reject("RUN", "JSON files with an object", str(path), "Delete that file, or train again.")
+    return value
+
+
+def measure(
+    coder: LieSparseCoder, baseline: SparseCoder | None, images: Float[Tensor, "image pixel"]
+) -> dict[str, Any]:
+    """Return the held-out quality of a model, plain sparse coding beside it."""
+    model = coder.model_
+    images = images.to(model.dtype)
+    engine = make_engine("adaptive", model.frequencies, dtype=model.dtype)
+    found, at_maximum = evaluate(model, images, engine), evaluate(model, images, engine, exact_map=True)
+    health = examine(model, images[:N_GLANCE], engine)
+    metrics: dict[str, Any] = {
+        "n_test_images": len(images),
+        "lsc_snr": found.snr,
+        "lsc_snr_exact_map": at_maximum.snr,
+        "lsc_active_codes": found.active_codes,
+        "lsc_log_likelihood": coder.score(images),
+        "templates_alive": found.templates_alive,
+        "posterior_width": health.posterior_width,
+        "multimodal_share": health.multimodal_share,
+    }
+    if baseline is not None:
+        codes = baseline.transform(images)
+        metrics |= {
+            "sparse_coding_snr": float(snr(images, baseline.reconstruct(images)).mean()),
+            "sparse_coding_active_codes": active_codes(codes),
+            "sparse_coding_log_likelihood": baseline.score(images),
+        }
+    return metrics

@@ -1,0 +1,98 @@
+"""``liesparse reproduce figures`` as a person would use it, on a tiny scale."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+import typer
+
+from liesparse.cli.figures import figures
+
+COMMAND = [sys.executable, "-m", "liesparse", "reproduce", "figures"]
+TINY = ["--images", "500", "--epochs", "2"]
+
+
+def run(*arguments):
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    return tmp_path_factory.mktemp("figures")
+
+
+@pytest.fixture(scope="module")
+def stopped(out):
+    """What a run says that is interrupted after its first epoch."""
+    arguments = [*COMMAND, "--rows", "translation", "--out", str(out), *TINY]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "epoch 1/2" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        rest = process.stdout.read()
+        assert process.wait(timeout=60) == 130
+    assert not list(out.glob("figure*"))
+    return rest
+
+
+@pytest.fixture(scope="module")
+def drawn(out, stopped):  # noqa: ARG001, it goes on from there
+    return run("--rows", "translation", "--out", str(out), *TINY)
+
+
+def test_an_interrupted_run_says_how_to_go_on(stopped):
+    assert "Do the same again to go on from there" in stopped
+    assert "Traceback" not in stopped
+
+
+def test_it_goes_on_and_writes_the_figures(out, drawn):
+    assert drawn.returncode == 0, drawn.stderr
+    assert "translation: epoch 1/2" not in drawn.stdout
+    assert "translation: epoch 2/2, SNR" in drawn.stdout
+    names = {f"figure{number}.{kind}" for number in (1, 2, 3) for kind in ("pdf", "png")}
+    assert {path.name for path in out.iterdir()} == names | {"models"}
+    for name in names:
+        assert (out / name).read_bytes().startswith(b"%PDF" if name.endswith("pdf") else b"\x89PNG")
+    assert [path.name for path in (out / "models").iterdir()] == ["translation.0.safetensors"]
+
+
+@pytest.mark.usefixtures("drawn")
+def test_models_are_used_again_and_missing_data_is_left_out(out, tmp_path):
+    picture = (out / "figure2.pdf").read_bytes()
+    model = out / "models" / "translation.0.safetensors"
+    before = model.stat().st_mtime_ns
+    done = run("--out", str(out), "--data-dir", str(tmp_path), *TINY)
+    assert done.returncode == 0, done.stderr
+    assert "Without mnist-10. MNIST: no train-images-idx3-ubyte.gz in" in done.stdout
+    assert "translation: found, not learned again" in done.stdout
+    assert "rotation-scaling: epoch 2/2, SNR" in done.stdout
+    assert model.stat().st_mtime_ns == before
+    assert (out / "figure2.pdf").read_bytes() != picture  # now of two data sets
+
+
+def test_missing_data_that_was_asked_for_is_an_error(tmp_path, capsys):
+    with pytest.raises(typer.Exit) as stopped:
+        figures("translation,mnist-10", out=tmp_path / "out", data_dir=tmp_path)
+    assert stopped.value.exit_code == 1
+    told = capsys.readouterr().out
+    assert "--data-dir" in told
+    assert "epoch" not in told  # said before anything is learned
+
+
+def test_a_row_that_is_none(tmp_path, capsys):
+    with pytest.raises(typer.Exit) as stopped:
+        figures("mnist-100", out=tmp_path)
+    assert stopped.value.exit_code == 2
+    assert "No row 'mnist-100'. The rows are translation, rotation-scaling, mnist-10." in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_written(tmp_path, capsys):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(typer.Exit) as stopped:
+        figures("translation", out=tmp_path / "file")
+    assert stopped.value.exit_code == 1
+    assert "Cannot write to" in capsys.readouterr().out

@@ -1,0 +1,289 @@
+"""The commands around a run, as a person would use them: the whole job, and what they say when they can't."""
+
+import csv
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import zipfile
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from liesparse.run_folder import load_run
+
+COMMAND = [sys.executable, "-m", "liesparse"]
+SMALL = ["--components", "4", "--irreps", "10", "--epochs", "2", "--seed", "3"]
+
+
+def run(*arguments, **kwargs):
+    command = [*COMMAND, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, **kwargs)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "digits"
+    return folder, run("train", "digits", "--out", folder, *SMALL)
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """Seven 8 × 8 pictures, one of them blank."""
+    folder = tmp_path_factory.mktemp("pictures")
+    pixels = np.random.RandomState(0).randint(0, 255, (7, 8, 8), dtype=np.uint8)
+    pixels[2] = 0
+    for place, image in enumerate(pixels):
+        Image.fromarray(image).save(folder / f"{place}.png")
+    return folder
+
+
+def test_train_writes_a_whole_run(trained):
+    folder, done = trained
+    assert done.returncode == 0, done.stderr
+    files = {"baseline.safetensors", "checkpoints", "history.json", "metrics.json", "model.safetensors", "run.json"}
+    assert set(os.listdir(folder)) == files
+    assert "8 × 8 pixels" in done.stdout
+    assert re.search(r"^ +2/2 +\d", done.stdout, flags=re.MULTILINE)  # the table of health
+    opened = load_run(folder)
+    assert opened.coder.components_.shape == (4, 64)
+    assert opened.settings["data"] == "digits"
+    assert len(json.loads((folder / "history.json").read_text())["epochs"]) == 2
+    assert f"{opened.metrics['lsc_snr']:.2f}" in done.stdout
+    assert f"{opened.metrics['sparse_coding_snr']:.2f}" in done.stdout
+
+
+def test_a_run_is_not_overwritten_and_a_finished_one_does_not_train_again(trained):
+    folder, _ = trained
+    before = (folder / "model.safetensors").read_bytes()
+    again = run("train", "digits", "--out", folder, *SMALL)
+    assert again.returncode == 1
+    assert "already holds a run. Add --resume" in again.stdout
+    resumed = run("train", "digits", "--out", folder, *SMALL, "--resume")
+    assert resumed.returncode == 0
+    assert (folder / "model.safetensors").read_bytes() == before
+    other = run("train", "digits", "--out", folder, *SMALL[:-1], "4", "--resume")
+    assert other.returncode == 1
+    assert "expected checkpoints of the same run" in other.stdout
+
+
+def test_ctrl_c_and_resume_give_the_same_model(trained, tmp_path):
+    folder, _ = trained
+    out = tmp_path / "run"
+    arguments = [*COMMAND, "train", "digits", "--out", str(out), *SMALL]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        for line in process.stdout:
+            if line.lstrip().startswith("1/2"):
+                break
+        process.send_signal(signal.SIGINT)
+        rest = process.stdout.read()
+        assert process.wait(timeout=60) == 130, rest
+    assert "to go on from there" in rest
+    unfinished = run("evaluate", out)
+    assert unfinished.returncode == 1
+    assert "unfinished" in unfinished.stdout
+    assert run("train", "digits", "--out", out, *SMALL, "--resume").returncode == 0
+    assert (out / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
+
+
+def test_evaluate_prints_the_same_numbers(trained):
+    folder, _ = trained
+    done = run("evaluate", folder, "--json", "-")
+    assert done.returncode == 0, done.stderr
+    numbers = json.loads(done.stdout)
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert numbers == {key: value for key, value in metrics.items() if key != "training_seconds"}
+
+
+def test_infer_writes_the_same_numbers_in_every_format(trained, pictures, tmp_path):
+    folder, _ = trained
+    paths = [tmp_path / f"found.{suffix}" for suffix in ("npz", "csv", "parquet")]
+    for path in paths:
+        done = run("infer", folder, pictures, "--out", path)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "1 blank skipped" in done.stdout
+    arrays = np.load(paths[0])
+    assert arrays["codes"].shape == (6, 4)
+    assert arrays["poses"].shape == arrays["widths"].shape == (6, 2)
+    assert arrays["image"].tolist() == [0, 1, 3, 4, 5, 6]
+    rows = list(csv.DictReader(paths[1].read_text().splitlines()))
+    assert [float(row["pose2"]) for row in rows] == pytest.approx(arrays["poses"][:, 1].tolist(), rel=1e-5)
+    pyarrow = pytest.importorskip("pyarrow.parquet")
+    table = pyarrow.read_table(paths[2]).to_pydict()
+    assert table["code3"] == pytest.approx(arrays["codes"][:, 3].tolist())
+    assert table["log_likelihood"] == pytest.approx(arrays["log_likelihood"].tolist())
+
+
+def test_canonicalize_writes_images(trained, pictures, tmp_path):
+    folder, _ = trained
+    out = tmp_path / "canonical"
+    done = run("canonicalize", folder, pictures, "--out", out)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(os.listdir(out)) == [*(f"{place}.png" for place in (0, 1, 3, 4, 5, 6)), "canonical.npy", "sheet.png"]
+    assert np.load(out / "canonical.npy").shape == (6, 8, 8)
+    with Image.open(out / "3.png") as image:
+        assert image.size == (8, 8)
+
+
+@pytest.mark.parametrize("suffix", ["gif", "png", "mp4"])
+def test_traverse_draws_walks(trained, pictures, tmp_path, suffix):
+    folder, _ = trained
+    out = tmp_path / f"walk.{suffix}"
+    done = run("traverse", folder, pictures, "--out", out, "--steps", "5")
+    if suffix == "mp4" and done.returncode:
+        assert "Install ffmpeg" in done.stdout
+        return
+    assert done.returncode == 0, done.stdout + done.stderr
+    start = {"gif": b"GIF89a", "png": b"\x89PNG", "mp4": b"\x00\x00\x00"}[suffix]
+    assert out.read_bytes().startswith(start)
+    if suffix == "gif":
+        with Image.open(out) as movie:
+            assert movie.n_frames > 2
+
+
+def test_report_is_one_file(trained):
+    folder, _ = trained
+    done = run("report", folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    page = (folder / "report.html").read_text()
+    assert "http://" not in page.replace("http://www.w3.org", "")
+    assert "https://" not in page
+
+
+def test_data_list_and_preview(tmp_path, pictures):
+    shown = run("data", "list")
+    assert shown.returncode == 0
+    for name in ("translation", "rotation-scaling", "shear-stretch", "mnist", "mnist-mini", "fashion-mnist", "digits"):
+        assert name in shown.stdout
+    out = tmp_path / "preview.png"
+    done = run("data", "preview", pictures, "--out", out)
+    assert done.returncode == 0, done.stdout
+    assert out.read_bytes().startswith(b"\x89PNG")
+
+
+def test_doctor_says_what_is_here():
+    done = run("doctor", "--no-test", "--json", "-")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["torch"].startswith("2.")
+    assert found["threads"] >= 1
+    assert "data: mnist-mini" in found
+
+
+def make_bomb(path):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("bomb.png", b"\0" * 300_000_000)
+
+
+BAD = {
+    "a missing file": (lambda _: None, "nothing.npy", "does not exist"),
+    "a folder without images": (lambda path: path.mkdir(), "empty", "expected"),
+    "a corrupt idx": (lambda path: path.write_bytes(b"\0\0\x08\x03\0\0\0\x09"), "images-idx3-ubyte", "expected"),
+    "a corrupt npz": (lambda path: path.write_bytes(b"PK\x03\x04broken"), "broken.npz", "expected"),
+    "a corrupt npy": (lambda path: path.write_bytes(b"\x93NUMPYbroken"), "broken.npy", "expected"),
+    "a corrupt zip": (lambda path: path.write_bytes(b"PK\x03\x04broken"), "broken.zip", "expected"),
+    "a zip bomb": (make_bomb, "bomb.zip", "expected"),
+    "pickled objects": (
+        lambda path: np.save(path, np.array([{"a": 1}], dtype=object), allow_pickle=True),
+        "objects.npy",
+        "expected",
+    ),
+    "one image": (lambda path: np.save(path, np.ones((1, 8, 8))), "one.npy", "at least 2 images"),
+    "all blank": (lambda path: np.save(path, np.zeros((9, 8, 8))), "blank.npy", "not blank"),
+    "NaN": (lambda path: np.save(path, np.full((9, 8, 8), np.nan)), "nan.npy", "finite numbers"),
+    "fewer images than shapes": (
+        lambda path: np.save(path, np.eye(5 * 64)[:5].reshape(5, 8, 40) + 1),
+        "few.npy",
+        "n_components=10",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_data_ends_in_one_line(what, tmp_path):
+    make, name, message = BAD[what]
+    make(tmp_path / name)
+    out = tmp_path / "run"
+    done = run("train", tmp_path / name, "--out", out, "--epochs", "1")
+    assert done.returncode == 1, done.stdout
+    assert "Traceback" not in done.stderr
+    assert message in done.stdout
+    assert len(done.stdout.strip().splitlines()) <= 3  # the summary and the head of the table may come first
+    assert not out.exists() or not any(path.is_file() for path in out.rglob("*"))
+
+
+def test_mixed_sizes_and_a_corrupt_picture(tmp_path):
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    for place, side in enumerate((8, 8, 9)):
+        Image.fromarray(np.full((side, side), 100, dtype=np.uint8)).save(folder / f"{place}.png")
+    done = run("train", folder, "--out", tmp_path / "run")
+    assert done.returncode == 1
+    assert "size=" in done.stdout
+    (folder / "2.png").write_bytes(b"\x89PNG broken")
+    done = run("train", folder, "--out", tmp_path / "run")
+    assert done.returncode == 1
+    assert "2.png" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "digits", "--out", "X", "--set", "learning.speed=9"], "setting: expected one of"),
+        (["train", "digits", "--out", "X", "--set", "learning.em_rate"], "expected key=value"),
+        (["train", "digits", "--out", "X", "--recipe", "worst"], "recipe: expected 'best', 'paper'"),
+        (["train", "digits", "--out", "X", "--epochs", "0"], "Invalid value"),
+        (["infer", "X", "digits", "--out", "found.txt"], "must end in .npz, .csv, .parquet"),
+        (["traverse", "X", "digits", "--out", "walk.jpg"], "must end in .gif, .png, .mp4"),
+    ],
+)
+def test_wrong_use_exits_with_two(arguments, message, tmp_path):
+    done = run(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in re.sub(r"[│\s]+", " ", done.stdout + done.stderr)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_folder_that_is_no_run(tmp_path, trained):
+    for command in (["evaluate"], ["report"]):
+        done = run(*command, tmp_path)
+        assert done.returncode == 1
+        assert "something else" in done.stdout
+    spoiled = tmp_path / "spoiled"
+    spoiled.mkdir()
+    (spoiled / "model.safetensors").write_bytes((trained[0] / "baseline.safetensors").read_bytes())
+    assert "a liesparse SparseCoder" in run("evaluate", spoiled).stdout
+
+
+def test_a_place_that_cannot_be_written(tmp_path, trained, pictures):
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+    for done in (
+        run("train", "digits", "--out", blocked / "run", *SMALL),
+        run("infer", trained[0], pictures, "--out", blocked / "found.npz"),
+        run("canonicalize", trained[0], pictures, "--out", blocked / "canonical"),
+    ):
+        assert done.returncode == 1
+        assert "Traceback" not in done.stderr
+        assert "Not a directory" in done.stdout or "File exists" in done.stdout
+
+
+def test_a_full_disk_leaves_no_half_file(tmp_path):
+    """A limit on file size stands in for a full disk."""
+    command = " ".join([*COMMAND, "train", "digits", "--out", str(tmp_path / "run"), *SMALL])
+    limited = ["bash", "-c", f"trap '' XFSZ; ulimit -f 8; {command}"]
+    done = subprocess.run(limited, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "File too large" in done.stdout
+    assert "Traceback" not in done.stderr
+    assert not [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
+
+
+def test_debug_shows_the_traceback(tmp_path):
+    done = run("--debug", "train", tmp_path / "nothing.npy", "--out", tmp_path / "run")
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr

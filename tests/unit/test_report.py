@@ -1,0 +1,257 @@
+"""The report: one page that needs nothing else, for any torus and any image shape."""
+
+import base64
+import io
+import math
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from liesparse import LieSparseCoder, SparseCoder, embedded_digits, translations
+from liesparse.report import page, pictures, write_report
+from liesparse.report.findings import examples, find, plane_energies, traversal
+from liesparse.starts import known_translation
+
+VOID = {"meta", "img", "source", "br"}
+HISTORY = [
+    {"epoch": k, "snr": 3.0 * k, "objective": 1.0, "active_codes": 2.0, "templates_alive": 9, "posterior_width": 0.1}
+    for k in (1, 2, 3)
+]
+
+
+class Page(HTMLParser):
+    """Collects what a page holds, and checks that every element is closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "style" not in self.open:
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.words)
+
+    def attributes(self, name: str) -> list[str]:
+        return [attributes[name] or "" for _, attributes in self.tags if name in attributes]
+
+
+@pytest.fixture(scope="module")
+def digits():
+    shapes = torch.nn.functional.avg_pool2d(embedded_digits()[None], 2)[0]
+    return shapes, translations(230, max_shift=3, wrap=True, sources=shapes, generator=torch.Generator())
+
+
+@pytest.fixture(scope="module")
+def coder(digits):
+    coder = LieSparseCoder.from_model(known_translation(digits[0], n_irreps=50), (14, 14))
+    coder.history_ = HISTORY
+    return coder
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory, coder, digits):
+    folder = tmp_path_factory.mktemp("run")
+    data = digits[1]
+    path = write_report(
+        folder,
+        coder,
+        test=255 * data.images,
+        image_shape=(14, 14),
+        baseline=SparseCoder(10, n_epochs=1, random_state=0).fit(data.images),
+        factors=data.factors,
+        factor_names=("<b>shift</b>", "shift $_y"),
+        title='Digits <script>alert("1")</script>',
+        facts={"data": "<img src=x onerror=y>", "seed": "7"},
+        metrics={"snr & more": 12.345, "missing": math.nan},
+    )
+    return path, Page(path.read_text())
+
+
+def test_the_page_is_one_file_that_needs_no_other(written):
+    path, found = written
+    assert path.name == "report.html"
+    text = path.read_text()
+    assert "http://" not in text
+    assert "https://" not in text
+    assert len(found.attributes("src")) > 50
+    assert all(source.startswith("data:image/") for source in found.attributes("src") + found.attributes("srcset"))
+    assert all(link.startswith("#part-") for link in found.attributes("href"))
+    assert not {tag for tag, _ in found.tags} & {"script", "link", "iframe", "object", "video"}
+    for source in found.attributes("src"):
+        Image.open(io.BytesIO(base64.b64decode(source.split(",")[1]))).verify()
+
+
+def test_every_picture_has_an_alternative_text(written):
+    for tag, attributes in written[1].tags:
+        if tag == "img":
+            assert attributes["alt"]
+
+
+def test_text_from_outside_is_escaped(written):
+    path, found = written
+    text = path.read_text()
+    assert "<script" not in text
+    assert "<b>shift" not in text
+    assert "<img src=x" not in text
+    assert 'Digits <script>alert("1")</script>' in found.text
+    assert "<img src=x onerror=y>" in found.text
+    assert "<b>shift</b>" in found.text
+    assert "snr & more" in found.text
+
+
+def test_the_page_has_the_numbers(written, coder, digits):
+    images = digits[1].images
+    codes = coder.transform(images)
+    error = (coder.reconstruct(images) - images).square().sum(dim=1)
+    text = written[1].text
+    for number in (
+        page.number(float((1 / error).mean())),
+        page.number(float((codes > 0.05).sum(dim=1).float().mean())),
+        page.number(coder.score(images)),
+        page.number(float(coder.pose_posterior(images[:200]).width.mean()), 2),
+        "10 of 10",
+        "12.35",
+    ):
+        assert number in text
+    assert "sparse coding: " in text
+    assert "Axis 1 is x-shift" in text
+    assert re.search(r"One unit of <b>shift</b> moves s by \(\+0\.45, [+-]0\.00\)", text)
+
+
+def test_pictures_are_files_too(written):
+    folder = written[0].parent / "report"
+    names = {path.name for path in folder.iterdir()}
+    assert names >= {
+        "templates.png",
+        "planes.png",
+        "change-1.png",
+        "factor-2.png",
+        "axis-2.png",
+        "posterior-best-1.png",
+    }
+    assert {name for name in names if name.startswith("curve-")} == {
+        f"curve-{name}.png" for name in ("snr", "objective", "active-codes", "templates-alive", "posterior-width")
+    }
+    for path in folder.iterdir():
+        Image.open(path).verify()
+        assert not path.name.startswith(".")
+
+
+def test_loops_go_round_for_ever(written):
+    with Image.open(written[0].parent / "report" / "axis-1.gif") as loop:
+        assert loop.n_frames == 32
+        assert loop.info["loop"] == 0
+        frames = []
+        for place in range(loop.n_frames):
+            loop.seek(place)
+            frames.append(np.asarray(loop.convert("L"), dtype=float))
+    steps = [np.abs(frames[place] - frames[place - 1]).mean() for place in range(32)]  # the first closes the circle
+    assert 0 < steps[0] < 1.5 * max(steps[1:])
+
+
+@pytest.mark.parametrize(("torus_dim", "shape"), [(1, (4, 6)), (3, (1, 24)), (2, (24,))])
+def test_any_torus_and_any_shape(tmp_path, make_model, draw, torus_dim, shape):
+    model = make_model(n_pixels=24, torus_dim=torus_dim, n_irreps=6)
+    images = draw(model, batch=5)[0]
+    images[3] = 0
+    path = write_report(tmp_path / "deep" / "run", LieSparseCoder.from_model(model), test=images, image_shape=shape)
+    found = Page(path.read_text())
+    assert "no record of its training" in found.text
+    assert f"Axis {torus_dim} of the learned torus is" in found.text
+    assert (path.parent / "report" / f"axis-{torus_dim}.gif").exists()
+    assert "sparse coding" not in found.text
+    assert "nan" not in found.text.lower()
+
+
+def test_one_image_is_enough(tmp_path, make_model, draw):
+    model = make_model(n_pixels=24)
+    path = write_report(
+        tmp_path,
+        LieSparseCoder.from_model(model),
+        test=draw(model, batch=1)[0],
+        image_shape=(4, 6),
+        factors=torch.ones(1, 1),
+        factor_names=("angle",),
+    )
+    assert "No template has the 20 images" in path.read_text()
+
+
+def test_bad_input_is_told(tmp_path, coder, digits):
+    with pytest.raises(ValueError, match="image_shape: expected \\(height, width\\) with 196 pixels"):
+        write_report(tmp_path, coder, test=digits[1].images, image_shape=(14, 15))
+    with pytest.raises(ValueError, match="test: expected images, got 2 blank rows"):
+        write_report(tmp_path, coder, test=torch.zeros(2, 196), image_shape=(14, 14))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def findings(coder, digits):
+    return find(coder, digits[1].images, image_shape=(14, 14), baseline=None, factors=None, factor_names=())
+
+
+def test_shares_add_up_and_are_sorted(findings):
+    assert sum(findings.use) == pytest.approx(1, abs=1e-5)
+    assert sorted(findings.use, reverse=True) == [findings.use[template] for template in findings.order]
+    energies = plane_energies(findings)
+    inside = findings.model.from_planes(findings.model.to_planes(findings.images)).square().sum(dim=1).mean()
+    assert float(energies.sum()) == pytest.approx(float(inside), rel=1e-4)
+
+
+def test_examples_are_the_best_and_the_worst(findings):
+    best, worst = examples(findings)
+    assert float(findings.ratios[best[0]]) == float(findings.ratios.max())
+    assert float(findings.ratios[worst[0]]) == float(findings.ratios.min())
+    assert not set(best) & set(worst)
+
+
+def test_a_traversal_starts_in_the_middle_and_comes_back(findings):
+    there = traversal(findings, 0, torch.tensor([0.0, 1.0, 2 * math.pi]))
+    assert there.shape == (6, 3, 196)
+    assert torch.allclose(there[:, 0], there[:, 2], atol=1e-5)
+    assert not torch.allclose(there[:, 0], there[:, 1], atol=1e-2)
+
+
+def test_the_data_reach_over_a_part_of_the_circle(findings):
+    assert findings.reach == pytest.approx([0.9 * 6 / 14] * 2, abs=0.06)  # shifts up to 3 of 14 pixels both ways
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0.9732, "97 %"), (0.004, "0.4 %"), (0.99957, "99.96 %"), (1.0, "100 %"), (0.0, "0 %"), (math.nan, "–")],
+)
+def test_percentages(share, text):
+    assert page.percent(share) == text
+
+
+@pytest.mark.parametrize(("value", "text"), [(26.24, "26.2"), (1234.5, "1,234"), (10.0, "10"), (math.inf, "–")])
+def test_numbers(value, text):
+    assert page.number(value) == text
+
+
+def test_pixels_keep_their_colours():
+    drawn = Image.open(io.BytesIO(pictures.draw_pixels(np.array([[0.0, 1.0, np.nan]])))).convert("RGB")
+    assert [drawn.getpixel((x, 0)) for x in range(3)] == [(255, 255, 255), (0, 0, 0), (0xDF, 0xE3, 0xE8)]
+    drawn = Image.open(io.BytesIO(pictures.draw_pixels(np.array([[-1.0, 1.0]]), signed=True))).convert("RGB")
+    (left, _, right), (red, _, blue) = drawn.getpixel((0, 0)), drawn.getpixel((1, 0))
+    assert right > left
+    assert red > blue
