@@ -42,7 +42,12 @@ def test_every_value_can_be_changed():
 
 def test_a_purpose_changes_what_it_names_and_nothing_else():
     plain, other = load_recipe("best"), load_recipe("best", "mnist-100")
-    changes = {"learning.n_epochs": 14, "learning.em_rate": 0.05, "learning.single_shape_epochs": 0}
+    changes = {
+        "learning.n_epochs": 14,
+        "learning.em_rate": 0.05,
+        "learning.single_shape_epochs": 0,
+        "learning.reseed_overlap": 1.0,
+    }
     assert plain.with_values(changes) == other
     assert load_recipe("paper", "mnist-100") == load_recipe("paper")
 
