@@ -43,8 +43,8 @@ def test_every_value_can_be_changed():
 def test_a_purpose_changes_what_it_names_and_nothing_else():
     plain, other = load_recipe("best"), load_recipe("best", "mnist-100")
     changes = {
-        "learning.n_epochs": 14,
-        "learning.em_rate": 0.05,
+        "learning.n_epochs": 8,
+        "learning.em_rate": 0.03,
         "learning.single_shape_epochs": 0,
         "learning.reseed_overlap": 1.0,
     }
