@@ -121,7 +121,7 @@ class Parameters:
 
     def to_planes(self, images: Float[Tensor, "batch pixel"]) -> Float[Tensor, "batch irrep 2"]:
         """Return Wᵀ I, one coordinate pair for each plane."""
-        return (images @ self.group_basis).unflatten(-1, (self.n_irreps, 2))
+        return torus.to_planes(self.group_basis, images)
 
     def from_planes(self, planes: Float[Tensor, "batch irrep 2"]) -> Float[Tensor, "batch pixel"]:
         """Return W applied to plane coordinates."""

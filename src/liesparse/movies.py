@@ -6,11 +6,13 @@ import io
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from liesparse._checks import reject
 
@@ -40,23 +42,15 @@ def movie_bytes(walks: Array, suffix: str) -> bytes:
     closed = np.allclose(walks[:, :, 0], walks[:, :, -1], atol=1e-3 * float(np.abs(walks).max()))
     frames = walk_frames(walks)
     frames = frames[:-1] if closed else np.concatenate((frames, frames[-2:0:-1]))
-    return _gif(frames) if suffix == ".gif" else _mp4(frames)
+    return gif_bytes(map(Image.fromarray, frames)) if suffix == ".gif" else _mp4(frames)
 
 
-def _gif(frames: NDArray[np.uint8]) -> bytes:
-    from PIL import Image
-
+def gif_bytes(pictures: Iterable[Image.Image]) -> bytes:
+    """Return pictures as an endless GIF."""
     buffer = io.BytesIO()
-    first, *rest = [Image.fromarray(frame) for frame in frames]
-    first.save(
-        buffer,
-        format="GIF",
-        save_all=True,
-        append_images=rest,
-        duration=round(1000 * FRAME_SECONDS),
-        loop=0,
-        disposal=1,
-    )
+    first, *rest = pictures
+    milliseconds = round(1000 * FRAME_SECONDS)
+    first.save(buffer, "GIF", save_all=True, append_images=rest, duration=milliseconds, loop=0, optimize=False)
     return buffer.getvalue()
 
 

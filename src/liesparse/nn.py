@@ -127,7 +127,7 @@ class TorusAction(nn.Module):
         _check_rows("poses", poses, ("torus_dim", self.torus_dim), dtype, n_rows=len(images))
         with torch.autocast(images.device.type, enabled=False):  # half precision cannot hold ω·s
             basis = self.group_basis
-            planes = _to_planes(basis, images)
+            planes = torus.to_planes(basis, images)
             moved = torus.rotate(planes, torus.phases(self.frequencies, poses))
             if self.keep_rest:
                 return images + (moved - planes).flatten(1) @ basis.mT
@@ -176,7 +176,7 @@ class TorusPose(nn.Module):
         with torch.autocast(first.device.type, enabled=False):
             basis = action.group_basis
             flat = basis.new_zeros(action.n_irreps, 2)
-            planes = _to_planes(basis, first), _to_planes(basis, second)
+            planes = torus.to_planes(basis, first), torus.to_planes(basis, second)
             natural = self._soften(natural_parameters(*planes, self.noise_std, flat))
             points = torus.grid_points(self.n_grid, action.torus_dim, dtype=dtype).to(first.device)
             statistics = torus.features(torus.phases(action.frequencies, points)).flatten(1)
@@ -193,13 +193,6 @@ class TorusPose(nn.Module):
     def extra_repr(self) -> str:
         """Say the settings when the layer is printed."""
         return f"noise_std={self.noise_std}, n_grid={self.n_grid}"
-
-
-def _to_planes(
-    group_basis: Float[Tensor, "pixel column"], images: Float[Tensor, "batch pixel"]
-) -> Float[Tensor, "batch irrep 2"]:
-    """Return WᵀI, one coordinate pair for each plane."""
-    return (images @ group_basis).unflatten(-1, (-1, 2))
 
 
 def _check_rows(

@@ -43,6 +43,13 @@ def apply_mean_rotation_transposed(
     return apply_mean_rotation(coords, rotation * rotation.new_tensor([1.0, -1.0]))
 
 
+def to_planes(
+    group_basis: Float[Tensor, "pixel column"], images: Float[Tensor, "batch pixel"]
+) -> Float[Tensor, "batch irrep 2"]:
+    """Return WᵀI, one coordinate pair for each plane."""
+    return (images @ group_basis).unflatten(-1, (-1, 2))
+
+
 def features(angles: Float[Tensor, "*batch irrep"]) -> Float[Tensor, "*batch irrep 2"]:
     """Return the sufficient statistics (cos ω_l·s, sin ω_l·s) [Chau20, app. B]."""
     return torch.stack((angles.cos(), angles.sin()), dim=-1)

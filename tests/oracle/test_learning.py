@@ -14,7 +14,7 @@ from liesparse.gradients import (
     group_basis_gradient,
 )
 from liesparse.inference import GRADIENTS, expect_pose
-from liesparse.learning import LearningError, Settings, largest_only, learn, update
+from liesparse.learning import LearningError, Settings, Shuffled, State, go_on, largest_only, learn, update
 from liesparse.model import log_likelihood_given_pose, log_prior_poses, unit_columns
 from liesparse.posterior import GridEngine, ReferenceEngine, log_likelihood, pose_natural
 
@@ -257,3 +257,24 @@ def test_helpers():
     assert largest_only(codes).tolist() == [[0.0, 0.5, 0.0], [0.0, 0.0, codes[1, 2].item()]]
     columns = unit_columns(torch.tensor([[3.0, 0.0], [4.0, 2.0]]))
     assert_close(columns, torch.tensor([[0.6, 0.0], [0.8, 1.0]]))
+
+
+def test_every_epoch_has_an_order_of_its_own_and_the_same_seed_the_same_ones(make_model, draw):
+    model = make_model(1)
+    images = draw(model, batch=12)[0]
+    seen = []
+
+    class Spy(Shuffled):
+        def epoch(self, generator):
+            for batch in super().epoch(generator):
+                seen.append(batch)
+                yield batch
+
+    settings = Settings(n_epochs=3, batch_size=4, n_grid=8)
+    for _ in range(2):
+        go_on(State.begin(model, torch.Generator().manual_seed(5)), Spy(images, 4), settings)
+    first, second, third = (torch.cat(seen[start : start + 3]) for start in (0, 3, 6))
+    assert not first.equal(second)
+    assert not second.equal(third)
+    assert first.sort(dim=0).values.equal(second.sort(dim=0).values)  # every image once
+    assert torch.cat(seen[:9]).equal(torch.cat(seen[9:]))

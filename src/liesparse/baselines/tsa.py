@@ -55,13 +55,6 @@ class SubgroupProgress(NamedTuple):
     group_basis: Float[Tensor, "pixel column"]
 
 
-def to_planes(
-    group_basis: Float[Tensor, "pixel column"], images: Float[Tensor, "batch pixel"]
-) -> Float[Tensor, "batch irrep 2"]:
-    """Return WᵀI, one coordinate pair for each plane."""
-    return (images @ group_basis).unflatten(-1, (-1, 2))
-
-
 def pair_natural(
     group_basis: Float[Tensor, "pixel column"],
     first: Float[Tensor, "batch pixel"],
@@ -70,7 +63,9 @@ def pair_natural(
 ) -> Float[Tensor, "batch irrep 2"]:
     """Return the natural parameters of P(s | I, I') under a uniform prior [Cohen14]."""
     flat = group_basis.new_zeros(group_basis.shape[1] // 2, 2)
-    return natural_parameters(to_planes(group_basis, first), to_planes(group_basis, second), noise_std, flat)
+    return natural_parameters(
+        torus.to_planes(group_basis, first), torus.to_planes(group_basis, second), noise_std, flat
+    )
 
 
 def pair_log_likelihood(
@@ -101,8 +96,8 @@ def pair_statistics(
     That term would only shrink W, whose columns have norm 1.
     """
     rotation = engine.moments(pair_natural(group_basis, first, second, noise_std)).rotation
-    moved = torus.apply_mean_rotation(to_planes(group_basis, first), rotation).flatten(1)
-    returned = torus.apply_mean_rotation_transposed(to_planes(group_basis, second), rotation).flatten(1)
+    moved = torus.apply_mean_rotation(torus.to_planes(group_basis, first), rotation).flatten(1)
+    returned = torus.apply_mean_rotation_transposed(torus.to_planes(group_basis, second), rotation).flatten(1)
     return (second.T @ moved + first.T @ returned) / len(first)
 
 

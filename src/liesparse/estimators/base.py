@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
@@ -162,6 +162,22 @@ class ImageEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has n
         estimator.image_shape_ = tuple(shape)
         estimator._unpack(sealed, path)
         return estimator
+
+
+class Coder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ImageEstimator):  # type: ignore[misc]
+    """An estimator that turns images into codes, one for each of ``components_``."""
+
+    components_: Array
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.components_)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = []  # results have the type of the parameter dtype
+        tags.input_tags.three_d_array = True
+        return tags
 
 
 def is_stream(X: Any) -> bool:

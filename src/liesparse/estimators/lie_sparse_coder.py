@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -41,7 +40,7 @@ MOST_IRREPS = 128  # the paper's L, where the images have room for it
 N_START = 2000  # images of a stream from which learning starts
 
 
-class LieSparseCoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Motions):  # type: ignore[misc]
+class LieSparseCoder(Motions):
     """Sparse shapes moved by a learned torus transformation: I = W R(s) Wᵀ Φ α + ε.
 
     Images may be rows, (n, height, width) arrays or tensors; ``fit`` also takes a torch ``DataLoader`` or an
@@ -290,16 +289,6 @@ class LieSparseCoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Motions)
         return self
 
     # ---- scikit-learn's transformer
-
-    @property
-    def _n_features_out(self) -> int:
-        return len(self.components_)
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.transformer_tags.preserves_dtype = []  # results have the type of the parameter dtype
-        tags.input_tags.three_d_array = True
-        return tags
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in super().__getstate__().items() if key != "_state"}

@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from liesparse._checks import check_count
-from liesparse.estimators.base import Array, ImageEstimator, Images
+from liesparse.estimators.base import Array, Coder, Images
 from liesparse.model import Parameters, apply_transform, draw_codes, generate, reconstruct
 from liesparse.posterior import Engine, TorusPosterior, draw_poses, pose_natural
 from liesparse.torus import wrap
@@ -24,7 +24,7 @@ class Inference(NamedTuple):
     poses: Any
 
 
-class Motions(ImageEstimator):
+class Motions(Coder):
     """Poses and motions of a fitted :class:`LieSparseCoder`."""
 
     model_: Parameters

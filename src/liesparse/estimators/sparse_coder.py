@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -18,11 +17,11 @@ from liesparse.baselines.sparse_coding import (
     learn_sparse_coding,
     log_likelihood,
 )
-from liesparse.estimators.base import ImageEstimator, Images
+from liesparse.estimators.base import Coder, Images
 from liesparse.files import Sealed, need
 
 
-class SparseCoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ImageEstimator):  # type: ignore[misc]
+class SparseCoder(Coder):
     """Plain sparse coding I = Φα + ε with codes >= 0: what :class:`LieSparseCoder` is without a group.
 
     Parameters
@@ -88,16 +87,6 @@ class SparseCoder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ImageEstima
         self.components_ = dictionary.T.contiguous().cpu().numpy()
         self.n_iter_ = self.n_epochs * -(-len(images) // settings.batch_size)
         return self
-
-    @property
-    def _n_features_out(self) -> int:
-        return len(self.components_)
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.transformer_tags.preserves_dtype = []
-        tags.input_tags.three_d_array = True
-        return tags
 
     def transform(self, X: Any) -> Any:
         """Return the codes of each image."""

@@ -18,7 +18,7 @@ from liesparse.files import Sealed, need
 from liesparse.lattice import half_lattice
 from liesparse.posterior import AdaptiveEngine, TorusPosterior, refined_peaks
 from liesparse.starts import leading_subspace
-from liesparse.torus import phases, rotate, wrap
+from liesparse.torus import phases, rotate, to_planes, wrap
 
 
 class ToroidalSubgroup(ImageEstimator):
@@ -104,7 +104,7 @@ class ToroidalSubgroup(ImageEstimator):
         if delta.ndim > 1 or delta.numel() not in (1, len(images.rows)):
             raise ValueError(f"delta has shape {tuple(delta.shape)}, expected () or ({len(images.rows)},).")
         basis, poses = self._basis(), delta.expand(len(images.rows))[:, None]
-        planes = rotate((images.rows @ basis).unflatten(1, (-1, 2)), phases(self._frequencies(), poses))
+        planes = rotate(to_planes(basis, images.rows), phases(self._frequencies(), poses))
         return images.give_back_images(images.norms * (planes.flatten(1) @ basis.T))
 
     def score(self, X: Any, y: Any) -> float:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from liesparse.figures import FRAME, INK, SIGNED, mosaic, to_png
+from liesparse.movies import gif_bytes
 from liesparse.posterior import TorusPosterior
 
 Array = NDArray[np.floating]
@@ -63,12 +64,9 @@ def draw_sheet(images: Array, n_columns: int, *, signed: bool = False) -> bytes:
     return draw_pixels(_sheet(images, n_columns, 900), signed=signed)
 
 
-def draw_loop(frames: Array, *, signed: bool = False, milliseconds: int = 80) -> bytes:
+def draw_loop(frames: Array, *, signed: bool = False) -> bytes:
     """Return frames of shape (frame, image, height, width), images side by side, as an endless GIF."""
-    first, *rest = (_picture(_sheet(images, len(images), 480), signed) for images in frames)
-    buffer = io.BytesIO()
-    first.save(buffer, "GIF", save_all=True, append_images=rest, duration=milliseconds, loop=0, optimize=False)
-    return buffer.getvalue()
+    return gif_bytes(_picture(_sheet(images, len(images), 480), signed) for images in frames)
 
 
 def _small_figure(width: float = 3.2, height: float = 2.2) -> tuple[Figure, Axes]:
