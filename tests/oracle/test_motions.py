@@ -46,12 +46,23 @@ def test_poses_are_shifts_and_codes_do_not_see_them(coder, X):
     assert_allclose(rest.codes - np.diag(np.diag(rest.codes)), 0, atol=0.02)
 
 
+def test_no_result_depends_on_the_companions(coder, X):
+    images = np.concatenate([shifted(X, down, right) for down in (0, 3, -2) for right in (1, -4)] * 5)
+    codes, poses = coder.infer(images)
+    for n in (1, 2, 7, 65):
+        some = coder.infer(images[:n])
+        assert (some.codes == codes[:n]).all()
+        assert (some.poses == poses[:n]).all()
+
+
 def test_canonicalize_brings_every_pose_to_rest(coder, X):
     moved = shifted(X, 3, -5)
     assert_allclose(coder.canonicalize(moved), X, atol=5e-3)
-    rest = coder.canonicalize(moved, keep_rest=True) - coder.canonicalize(moved)
+    noisy = moved + 0.02 * np.random.RandomState(0).standard_normal(moved.shape).astype(np.float32)
+    rest = coder.canonicalize(noisy, keep_rest=True) - coder.canonicalize(noisy)
     basis = coder.group_basis_
-    rows = moved.reshape(4, -1)
+    rows = noisy.reshape(4, -1)
+    assert np.abs(rest).max() > 0.01  # the noise is partly outside the span of W
     assert_allclose(rest.reshape(4, -1), rows - rows @ basis @ basis.T, atol=1e-5)
 
 

@@ -6,6 +6,7 @@ import torch
 from torch.testing import assert_close
 
 from liesparse import learning
+from liesparse.em import Averages
 from liesparse.inference import infer_codes
 from liesparse.learning import Settings, learn
 from liesparse.model import apply_transform, reconstruct
@@ -62,6 +63,20 @@ def test_wasted_shapes_become_the_worst_explained_images(make_model, rng):
     same, none = reseed(changed, images, torch.ones_like(codes), engine, 1.0)
     assert none == []
     assert same is changed
+
+
+def test_a_new_shape_has_no_past(rng):
+    averages = Averages(
+        torch.randn(14, 10, generator=rng), torch.randn(10, 3, generator=rng), torch.rand(3, 3, generator=rng) + 1
+    )
+    rest = averages.without([1])
+    assert rest.moved.equal(averages.moved)  # W is shared by all shapes
+    assert not rest.returned[:, 1].any()
+    assert not rest.gram[1].any()
+    assert not rest.gram[:, 1].any()
+    kept = [0, 2]
+    assert rest.returned[:, kept].equal(averages.returned[:, kept])
+    assert rest.gram[kept][:, kept].equal(averages.gram[kept][:, kept])
 
 
 def test_learning_reseeds_after_the_epochs_of_the_first_half(make_model, rng, monkeypatch):
