@@ -1,10 +1,10 @@
-# make demo, make test: each sets up .venv first if need be.
+# make demo, make explore, make test: each sets up .venv first if need be.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test test-whole test-parts lint clean
+.PHONY: install demo explore test test-whole test-parts lint clean
 
 install: $(STAMP)
 
@@ -15,6 +15,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: install
 	$(BIN)/liesparse demo
+
+explore: install
+	$(BIN)/liesparse explore
 
 lint: install
 	$(BIN)/ruff check .

@@ -12,6 +12,7 @@ from liesparse.cli.common import set_debug
 from liesparse.cli.data import app as data
 from liesparse.cli.demo import demo
 from liesparse.cli.doctor import doctor
+from liesparse.cli.explore import explore
 from liesparse.cli.reproduce import app as reproduce
 from liesparse.cli.train import train
 from liesparse.cli.use import canonicalize, evaluate, infer, report, traverse
@@ -22,7 +23,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for command in (demo, train, evaluate, infer, canonicalize, traverse, report):
+for command in (demo, train, evaluate, infer, canonicalize, traverse, report, explore):
     app.command()(command)
 app.add_typer(data, name="data")
 app.add_typer(reproduce, name="reproduce")

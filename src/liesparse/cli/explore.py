@@ -1,0 +1,71 @@
+"""``liesparse explore``: turn the knobs of a learned world in the browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from liesparse.cli.common import explained, fail, make_console
+from liesparse.cli.train import DataDir
+
+MISSING = "The explorer needs FastAPI and uvicorn. Install them: pip install 'liesparse[web]'"
+
+
+def explore(
+    run: Annotated[
+        Path | None, typer.Argument(metavar="[RUN]", help="Folder that `liesparse train` wrote; without it, a demo.")
+    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 0,
+    host: Annotated[str, typer.Option(help="Address to listen on; others than this machine's own need care.")] = (
+        "127.0.0.1"
+    ),
+    no_open: Annotated[bool, typer.Option("--no-open", help="Do not open the browser.")] = False,
+    export: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Write the page to one file, instead of serving it.")
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Explore a model in the browser: shapes, poses, planes, your own drawings."""
+    import logging
+
+    console = make_console()
+    logging.basicConfig(format="%(message)s")
+    if export is not None and export.suffix.lower() not in (".html", ".htm"):
+        raise fail(console, f"--export {export}: the name must end in .html.", 2)
+    try:
+        from liesparse.web.document import export_page
+        from liesparse.web.server import open_socket, serve
+        from liesparse.web.world import open_world
+    except ModuleNotFoundError as error:
+        raise fail(console, f"{error}. {MISSING}") from None
+    with explained(console):
+        if export is not None:
+            export_page(open_world(run, data_dir=data_dir), export)
+            console.print(f"{export}: {export.stat().st_size / 1000:,.0f} KB. Open it in any browser.", markup=False)
+            return
+        listening = open_socket(host, port)
+        if not _is_loopback(host):
+            console.print(
+                f"Warning: everyone who can reach {host} can use this server. There is no password.", style="yellow"
+            )
+
+        def ready(address: str) -> None:
+            import webbrowser
+
+            console.print(f"The explorer is at {address} Stop it with Ctrl-C.", markup=False)
+            if not no_open:
+                webbrowser.open(address)
+
+        serve(open_world(run, data_dir=data_dir), listening, host=host, ready=ready)
+    console.print("Stopped.")
+
+
+def _is_loopback(host: str) -> bool:
+    import ipaddress
+
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,504 @@
+// The page: one state (codes, pose, input), painted whenever it changed.
+
+const FULL = 0.9; // what a perfectly explained image has, by the paper's λ and σ
+const MOST = 1.2; // of a code that a slider gives
+const GLIDE = 350; // milliseconds of a move to another pose
+const PATIENCE = 120; // milliseconds between two questions while drawing
+
+const by = (id) => document.getElementById(id);
+const digits = (value, n = 2) => (Math.abs(value) < 0.5 * 10 ** -n ? 0 : value).toFixed(n).replace("-", "−");
+
+class App {
+  constructor(world) {
+    this.world = world;
+    this.model = new Model(world);
+    const { values, rows } = world.images;
+    this.examples = Array.from({ length: rows }, (_, i) => values.subarray(i * this.model.nPixels, (i + 1) * this.model.nPixels));
+    this.painter = new Painter(world, this.examples.length ? this.examples : this.model.shapes.map((shape) => shape.map((v) => FULL * v)));
+    this.codes = Array(this.model.nShapes).fill(0);
+    this.pose = Array(this.model.nAxes).fill(0);
+    this.view = null; // what was inferred of the input
+    this.image = null; // the input's number among the examples
+    this.inputPlanes = null;
+    this.walk = null;
+    this.ends = {};
+    this.dirty = false;
+    this.question = null;
+    this.asked = 0;
+  }
+
+  start() {
+    const { world, model } = this;
+    by("title").textContent = world.title;
+    const axes = model.nAxes === 1 ? "1 axis" : `${model.nAxes} axes`;
+    by("facts").textContent = `${model.nShapes} shapes, ${model.nPlanes} planes, a torus with ${axes}`;
+    this.sketch = new Sketch(by("sketch"), this.painter, (done) => this.drawn(done));
+    this.planes = new Planes(by("plane-list"), model, this.painter);
+    this.pads = makePads(model, (pose) => this.setPose(pose));
+    by("pads").classList.toggle("square", model.nAxes === 2);
+    by("pads").append(...this.pads.map((pad) => pad.element));
+    this.makeExamples();
+    this.makeShapes();
+    this.makePoseValues();
+    this.makeWalks();
+    this.wire();
+    const mouth = world.live ? "Draw here, drop an image anywhere on the page, or pick a test image." : "";
+    by("input-help").textContent = mouth || "Pick a test image. To draw your own, run “liesparse explore”.";
+    by("sketch").setAttribute("aria-label", world.live ? "Drawing pad: arrow keys move the pen, space paints" : "The input");
+    if (!world.live) this.closeMouth();
+    this.readLink() || this.pick(0) || this.alone(0);
+    window.addEventListener("hashchange", () => this.readLink());
+  }
+
+  // ---- what happens
+
+  /** Show the state at the next frame of the screen. */
+  touch() {
+    if (this.dirty) return;
+    this.dirty = true;
+    requestAnimationFrame(() => {
+      this.dirty = false;
+      this.paint();
+    });
+  }
+
+  setPose(pose) {
+    this.stop();
+    this.pose = pose.map(wrap);
+    this.touch();
+  }
+
+  setCode(k, value) {
+    this.stop();
+    this.codes[k] = Math.min(Math.max(value, 0), MOST);
+    this.touch();
+  }
+
+  alone(k) {
+    this.stop();
+    this.codes = this.codes.map((_, other) => (other === k ? FULL : 0));
+    this.touch();
+    return true;
+  }
+
+  /** Move to a pose by the shorter way. */
+  glide(pose) {
+    this.stop();
+    const [from, began] = [[...this.pose], performance.now()];
+    const glide = { glide: true };
+    this.walk = glide;
+    const step = (now) => {
+      if (this.walk !== glide) return;
+      const share = Math.min(1, (now - began) / GLIDE);
+      const eased = share * share * (3 - 2 * share);
+      this.pose = from.map((angle, axis) => wrap(angle + eased * wrap(pose[axis] - angle)));
+      if (share === 1) this.walk = null;
+      this.paint();
+      if (share < 1) requestAnimationFrame(step);
+    };
+    requestAnimationFrame(step);
+  }
+
+  pick(place) {
+    if (!this.examples[place]) return false;
+    this.image = place;
+    this.sketch.show(this.examples[place]);
+    this.take({ ...this.world.views[place], pixels: this.examples[place] });
+    return true;
+  }
+
+  /** Take over what was inferred. */
+  take(view) {
+    this.stop();
+    this.view = view;
+    this.codes = [...view.codes];
+    this.pose = view.pose.map(wrap);
+    this.inputPlanes = this.model.toPlanes(view.pixels);
+    this.say(view.note ? `The image was ${view.note}.` : "");
+    this.touch();
+  }
+
+  forget() {
+    this.question?.abort();
+    Object.assign(this, { view: null, image: null, inputPlanes: null });
+    this.sketch.show(new Float32Array(this.model.nPixels));
+    this.say("");
+    this.touch();
+  }
+
+  say(text) {
+    by("message").hidden = !text;
+    by("message").textContent = text;
+  }
+
+  // ---- questions to the server
+
+  /** The drawing changed: ask now and then while the pen moves, and surely when it is lifted. */
+  drawn(done) {
+    if (!this.world.live) return;
+    this.image = null;
+    if (this.sketch.blank) return void this.forget();
+    const now = performance.now();
+    if (!done && (this.question || now - this.asked < PATIENCE)) return;
+    this.asked = now;
+    this.ask("/api/drawing", "application/json", JSON.stringify({ pixels: Array.from(this.sketch.pixels) }), !done);
+  }
+
+  async ask(address, type, body, patient = false) {
+    if (!patient) this.question?.abort();
+    const question = new AbortController();
+    this.question = question;
+    try {
+      const answer = await fetch(address, { method: "POST", headers: { "Content-Type": type }, body, signal: question.signal });
+      const found = await answer.json();
+      if (question !== this.question) return;
+      if (!answer.ok) return void this.say(found.detail);
+      if (address === "/api/picture") {
+        this.image = null;
+        this.sketch.show(found.pixels);
+      }
+      this.take(found);
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      this.say("The server does not answer. Is “liesparse explore” still running?");
+    } finally {
+      if (question === this.question) this.question = null;
+    }
+  }
+
+  async send(file) {
+    if (!this.world.live) return void this.say("This page has no server. To try your own images, run “liesparse explore”.");
+    if (file) await this.ask("/api/picture", "application/octet-stream", file);
+  }
+
+  // ---- walks
+
+  play(kind) {
+    const again = this.walk?.kind === kind;
+    this.stop();
+    if (again) return;
+    const walk = this.makeWalk(kind);
+    this.walk = walk;
+    this.lastKind = kind;
+    this.showPlaying();
+    let [share, before] = [0, performance.now()];
+    const step = (now) => {
+      if (this.walk !== walk) return;
+      share = (share + ((now - before) / 5000) * Number(by("speed").value)) % 1;
+      before = now;
+      Object.assign(this, viewAt(walk, share));
+      this.paint();
+      requestAnimationFrame(step);
+    };
+    requestAnimationFrame(step);
+  }
+
+  makeWalk(kind) {
+    const from = { codes: [...this.codes], pose: [...this.pose] };
+    if (kind !== "line") return { kind, axis: Number(kind), from };
+    return { kind, from: this.ends.a, to: this.ends.b };
+  }
+
+  stop() {
+    this.walk = null;
+    this.showPlaying();
+  }
+
+  showPlaying() {
+    for (const button of by("walks").children) {
+      const playing = this.walk?.kind === button.dataset.kind;
+      button.setAttribute("aria-pressed", playing);
+      button.textContent = `${playing ? "❚❚" : "▶"} ${button.dataset.name}`;
+    }
+  }
+
+  setEnd(name, { codes, pose }) {
+    this.ends[name] = { codes: [...codes], pose: [...pose] };
+    this.painter.image(by(`end-${name}`), this.model.generate(codes, pose));
+  }
+
+  keep(write) {
+    const walk = this.walk?.kind ? this.walk : this.makeWalk(this.lastKind ?? "0");
+    write(walk, this.model, this.painter);
+  }
+
+  // ---- the link
+
+  writeLink() {
+    const codes = this.codes.map((code, k) => (code > 0.0005 ? `${k}:${+code.toFixed(3)}` : "")).filter(Boolean);
+    const parts = [`codes=${codes.join(",")}`, `pose=${this.pose.map((angle) => +angle.toFixed(3)).join(",")}`];
+    if (this.image !== null) parts.push(`image=${this.image}`);
+    this.link = `#${parts.join("&")}`;
+    clearTimeout(this.writing);
+    this.writing = setTimeout(() => history.replaceState(null, "", this.link), 200);
+  }
+
+  readLink() {
+    if (location.hash === this.link) return true;
+    const given = new URLSearchParams(location.hash.slice(1));
+    if (!given.has("codes") && !given.has("pose")) return false;
+    if (given.has("image")) this.pick(Number(given.get("image")));
+    const codes = Array(this.model.nShapes).fill(0);
+    for (const part of (given.get("codes") ?? "").split(",")) {
+      const [k, value] = part.split(":").map(Number);
+      if (k in codes && Number.isFinite(value)) codes[k] = Math.min(Math.max(value, 0), 10);
+    }
+    const pose = (given.get("pose") ?? "").split(",").map(Number);
+    this.stop();
+    this.codes = codes;
+    this.pose = this.pose.map((_, axis) => (Number.isFinite(pose[axis]) ? wrap(pose[axis]) : 0));
+    this.touch();
+    return true;
+  }
+
+  // ---- the page
+
+  makeExamples() {
+    this.examples.forEach((image, place) => {
+      const canvas = make("canvas", { className: "picture" });
+      this.painter.image(canvas, image);
+      const button = make("button", { type: "button", onclick: () => this.pick(place) }, canvas);
+      button.setAttribute("aria-label", `Test image ${place + 1}`);
+      by("examples").append(button);
+    });
+    by("examples").hidden = this.examples.length === 0;
+  }
+
+  makeShapes() {
+    this.sliders = this.model.shapes.map((shape, k) => {
+      const canvas = make("canvas", { className: "picture" });
+      this.painter.image(canvas, this.model.toImage(this.model.shapePlanes[k]).map((value) => FULL * value));
+      const button = make("button", { type: "button" }, canvas);
+      button.setAttribute("aria-label", `Shape ${k + 1} alone`);
+      const slider = make("input", { type: "range", min: 0, max: MOST, step: 0.01, value: 0 });
+      slider.setAttribute("aria-label", `Code of shape ${k + 1}`);
+      slider.addEventListener("input", () => this.setCode(k, Number(slider.value)));
+      const output = make("output");
+      const card = make("div", { className: "shape" }, button, slider, output);
+      this.dragToMix(button, k);
+      by("codes").append(card);
+      return { card, slider, output };
+    });
+  }
+
+  /** A click is a click; a drag to the side changes the code and leaves the others. */
+  dragToMix(button, k) {
+    let began = null;
+    let dragged = false;
+    button.addEventListener("pointerdown", (event) => {
+      [began, dragged] = [{ x: event.clientX, code: this.codes[k] }, false];
+      button.setPointerCapture(event.pointerId);
+    });
+    button.addEventListener("pointermove", (event) => {
+      if (!began) return;
+      const moved = event.clientX - began.x;
+      dragged ||= Math.abs(moved) > 5;
+      if (dragged) this.setCode(k, began.code + (MOST * moved) / button.clientWidth);
+    });
+    for (const end of ["pointerup", "pointercancel"]) button.addEventListener(end, () => (began = null));
+    button.addEventListener("click", (event) => {
+      if (dragged && event.detail > 0) return void (dragged = false);
+      this.alone(k);
+    });
+  }
+
+  makePoseValues() {
+    this.poseInputs = this.pose.map((_, axis) => {
+      const input = make("input", { type: "number", step: 0.05, min: -3.15, max: 3.15 });
+      input.addEventListener("input", () => {
+        if (input.value === "" || !Number.isFinite(Number(input.value))) return;
+        this.setPose(this.pose.map((old, other) => (other === axis ? Number(input.value) : old)));
+      });
+      by("pose-values").append(make("label", {}, `s${axis + 1}`, input));
+      return input;
+    });
+  }
+
+  makeWalks() {
+    const kinds = this.pose.map((_, axis) => [String(axis), `axis ${axis + 1}`]);
+    for (const [kind, name] of [...kinds, ["line", "A → B"]]) {
+      by("walks").append(make("button", { type: "button", dataset: { kind, name }, onclick: () => this.play(kind) }));
+    }
+    this.showPlaying();
+    const zero = { codes: this.codes.map((_, k) => (k === 0 ? FULL : 0)), pose: this.pose };
+    const [first, second] = [this.world.views[0] ?? zero, this.world.views[1] ?? zero];
+    this.setEnd("a", first);
+    this.setEnd("b", second);
+  }
+
+  closeMouth() {
+    for (const element of document.querySelectorAll(".live")) element.hidden = true;
+    by("sketch").classList.remove("on");
+    by("sketch").replaceWith(by("sketch").cloneNode(true)); // without its listeners
+    by("sketch").removeAttribute("tabindex");
+    this.sketch.canvas = by("sketch");
+  }
+
+  wire() {
+    by("clear").onclick = () => this.forget();
+    by("erase").onclick = () => {
+      this.sketch.erasing = !this.sketch.erasing;
+      by("erase").setAttribute("aria-pressed", this.sketch.erasing);
+    };
+    by("file").onchange = (event) => {
+      this.send(event.target.files[0]);
+      event.target.value = "";
+    };
+    document.addEventListener("dragover", (event) => event.preventDefault());
+    document.addEventListener("drop", (event) => {
+      event.preventDefault();
+      this.send(event.dataTransfer.files[0]);
+    });
+    by("best-pose").onclick = () => this.view && this.glide(this.view.pose);
+    by("zero-pose").onclick = () => this.glide(this.pose.map(() => 0));
+    for (const name of ["a", "b"]) by(`set-${name}`).onclick = () => this.setEnd(name, this);
+    by("save-gif").onclick = () => this.keep(saveGif);
+    by("save-png").onclick = () => this.keep(savePng);
+    by("sort-planes").onclick = () => this.flip("sort-planes", "strongest");
+    by("all-planes").onclick = () => this.flip("all-planes", "all");
+    by("all-planes").hidden = this.model.nPlanes <= N_PLANES;
+    by("copy-link").onclick = () => this.copyLink();
+    document.addEventListener("keydown", (event) => {
+      const busy = event.target.matches?.("button, input, label, #sketch");
+      if (event.key !== " " || busy) return;
+      event.preventDefault();
+      this.walk?.kind ? this.stop() : this.play(this.lastKind ?? "0");
+    });
+    NIGHT.addEventListener("change", () => this.touch());
+    window.addEventListener("resize", () => this.touch());
+  }
+
+  flip(id, name) {
+    this.planes[name] = !this.planes[name];
+    by(id).setAttribute("aria-pressed", this.planes[name]);
+    this.planes.arrange();
+    this.touch();
+  }
+
+  async copyLink() {
+    history.replaceState(null, "", this.link);
+    try {
+      await navigator.clipboard.writeText(location.href);
+      by("copy-link").textContent = "Copied";
+    } catch {
+      by("copy-link").textContent = "The address bar has it";
+    }
+    setTimeout(() => (by("copy-link").textContent = "Copy link"), 1500);
+  }
+
+  // ---- painting
+
+  paint() {
+    const { model, painter, view } = this;
+    const planes = model.compose(this.codes);
+    const turned = model.rotate(planes, this.pose);
+    const image = model.toImage(turned);
+    painter.image(by("image"), image);
+    if (this.canonical !== this.codes.join()) painter.image(by("canonical"), model.toImage(planes));
+    this.canonical = this.codes.join();
+    const rest = view ? Float32Array.from(view.pixels, (value, p) => value - image[p]) : new Float32Array(model.nPixels);
+    painter.signed(by("rest"), rest, painter.peak);
+    const natural = model.natural(planes, this.inputPlanes ?? turned);
+    const others = this.world.views.map((other) => other.pose);
+    for (const pad of this.pads) pad.paint({ pose: this.pose, natural, modes: view?.modes ?? [], others });
+    this.paintNumbers(image);
+    this.paintControls();
+    this.paintSides(image);
+    this.planes.paint(planes, turned);
+    this.writeLink();
+  }
+
+  paintControls() {
+    this.sliders.forEach(({ card, slider, output }, k) => {
+      if (document.activeElement !== slider || Math.abs(Number(slider.value) - this.codes[k]) > 0.01) slider.value = this.codes[k];
+      write(output, digits(this.codes[k]));
+      card.classList.toggle("used", this.codes[k] > 0.005);
+    });
+    this.poseInputs.forEach((input, axis) => {
+      if (document.activeElement !== input) input.value = this.pose[axis].toFixed(2);
+    });
+    [...by("examples").children].forEach((button, place) => button.setAttribute("aria-pressed", place === this.image));
+    by("best-pose").disabled = !this.view;
+    const what = this.view ? "the input" : "the image you see";
+    write(by("pose-help"), `Behind: the posterior of the pose for ${what}, log scale. Dots: test images. Drag, or use the arrow keys.`);
+    const modes = this.view?.modes ?? [];
+    if (this.shownModes === modes) return;
+    this.shownModes = modes;
+    by("modes").replaceChildren(
+      ...modes.map((mode) => {
+        const go = make("button", { type: "button", textContent: tellPose(mode.pose), onclick: () => this.glide(mode.pose) });
+        return make("li", {}, go, ` ${(100 * mode.share).toFixed(mode.share > 0.995 ? 0 : 1)} % of the mass`);
+      }),
+    );
+  }
+
+  paintNumbers(image) {
+    const rows = [["active shapes", String(this.codes.filter((code) => code > 0.005).length)]];
+    if (this.view) {
+      rows.push(["SNR of this fit", digits(signalToNoise(this.view.pixels, image), 1)]);
+      rows.push(["ln P(I | α) of the input", digits(this.view.log_likelihood, 1)]);
+    }
+    if (by("numbers").childElementCount !== 2 * rows.length) {
+      by("numbers").replaceChildren(...rows.flatMap(() => [make("dt"), make("dd")]));
+    }
+    rows.flat().forEach((text, place) => write(by("numbers").children[place], text));
+  }
+
+  /** The input as a sum of shapes: moved ones here, fixed ones in plain sparse coding. */
+  paintSides(image) {
+    const { model, world, view } = this;
+    by("sides").hidden = !world.plain || !view?.sparse_codes;
+    if (by("sides").hidden) return;
+    const used = (codes) => codes.map((code, k) => [code, k]).filter(([code]) => code > 0.005).sort((a, b) => b[0] - a[0]);
+    const moved = used(this.codes).map(([code, k]) => [code, model.toImage(model.rotate(model.shapePlanes[k], this.pose))]);
+    this.paintSum(by("ours"), "Lie Group Sparse Coding", moved, image);
+    if (this.shownPlain === view) return;
+    this.shownPlain = view;
+    const shape = (k) => world.plain.values.subarray(k * model.nPixels, (k + 1) * model.nPixels);
+    const fixed = used(view.sparse_codes).map(([code, k]) => [code, shape(k)]);
+    const guess = new Float32Array(model.nPixels);
+    for (const [code, part] of fixed) part.forEach((value, p) => (guess[p] += code * value));
+    this.paintSum(by("plain"), "Plain sparse coding", fixed, guess);
+  }
+
+  paintSum(row, name, parts, guess) {
+    const most = 6;
+    const shown = parts.slice(0, most);
+    const wanted = 2 + shown.length; // input, guess, parts
+    if (row.querySelectorAll("canvas").length !== wanted) {
+      const picture = (caption) => make("figure", {}, make("canvas", { className: "picture" }), make("figcaption", { textContent: caption }));
+      row.replaceChildren(
+        make("b", { textContent: name }),
+        picture("input"),
+        "≈",
+        picture(""),
+        "=",
+        ...shown.flatMap((_, place) => (place ? ["+", picture("")] : [picture("")])),
+        make("span", { className: "note soft small" }),
+      );
+    }
+    const [input, found, ...others] = row.querySelectorAll("canvas");
+    const captions = row.querySelectorAll("figcaption");
+    this.painter.image(input, this.view.pixels);
+    this.painter.image(found, guess);
+    write(captions[1], `SNR ${digits(signalToNoise(this.view.pixels, guess), 1)}`);
+    shown.forEach(([code, part], place) => {
+      this.painter.image(others[place], part.map((value) => FULL * value));
+      write(captions[place + 2], `× ${digits(code)}`);
+    });
+    const more = parts.length - shown.length;
+    write(row.querySelector(".note"), more > 0 ? `and ${more} more` : "");
+  }
+}
+
+openWorld().then(
+  (world) => {
+    const app = new App(world);
+    app.start();
+    document.body.dataset.ready = "yes";
+  },
+  (error) => {
+    by("message").hidden = false;
+    by("message").textContent = `This browser cannot open the model: ${error.message}`;
+  },
+);

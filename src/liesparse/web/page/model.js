@@ -1,0 +1,169 @@
+// The model itself: I = W R(s) Wᵀ Φ α, computed in the page. Poses are in radians, arrays row-major.
+
+const TURN = 2 * Math.PI;
+const wrap = (angle) => angle - TURN * Math.round(angle / TURN);
+
+/** Turn the bits of a half-precision number into a number. */
+function fromHalf(bits) {
+  const sign = bits & 0x8000 ? -1 : 1;
+  const exponent = (bits >> 10) & 31;
+  const fraction = bits & 1023;
+  return sign * (exponent ? 2 ** (exponent - 15) * (1 + fraction / 1024) : 2 ** -14 * (fraction / 1024));
+}
+
+/** Unpack what the page came with. */
+async function openWorld() {
+  const world = JSON.parse(document.getElementById("world").textContent);
+  const packed = Uint8Array.from(atob(world.block), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const bytes = new DataView(await new Response(stream).arrayBuffer());
+  let place = 0;
+  for (const [name, [rows, columns]] of Object.entries(world.arrays)) {
+    const values = new Float32Array(rows * columns);
+    for (let i = 0; i < values.length; i++) values[i] = fromHalf(bytes.getUint16(place + 2 * i, true));
+    place += 2 * values.length;
+    world[name] = { rows, columns, values };
+  }
+  return world;
+}
+
+class Model {
+  constructor(world) {
+    this.basis = world.basis.values; // (pixel, 2 * plane)
+    this.nPixels = world.basis.rows;
+    this.nColumns = world.basis.columns;
+    this.frequencies = world.frequencies;
+    this.nPlanes = this.frequencies.length;
+    this.nAxes = this.frequencies[0].length;
+    this.prior = world.prior;
+    this.variance = world.noiseStd ** 2;
+    this.nShapes = world.shapes.rows;
+    this.shapes = Array.from({ length: this.nShapes }, (_, k) => world.shapes.values.subarray(k * this.nPixels, (k + 1) * this.nPixels));
+    this.shapePlanes = this.shapes.map((shape) => this.toPlanes(shape)); // Wᵀ Φ
+  }
+
+  /** Wᵀ I: two coordinates for each plane. */
+  toPlanes(image) {
+    const planes = new Float32Array(this.nColumns);
+    for (let p = 0; p < this.nPixels; p++) {
+      const value = image[p];
+      if (value === 0) continue;
+      const row = p * this.nColumns;
+      for (let j = 0; j < this.nColumns; j++) planes[j] += value * this.basis[row + j];
+    }
+    return planes;
+  }
+
+  /** W v: from planes to an image. */
+  toImage(planes) {
+    const image = new Float32Array(this.nPixels);
+    for (let p = 0; p < this.nPixels; p++) {
+      const row = p * this.nColumns;
+      let sum = 0;
+      for (let j = 0; j < this.nColumns; j++) sum += this.basis[row + j] * planes[j];
+      image[p] = sum;
+    }
+    return image;
+  }
+
+  /** Wᵀ Φ α. */
+  compose(codes) {
+    const planes = new Float32Array(this.nColumns);
+    codes.forEach((code, k) => {
+      if (code === 0) return;
+      const part = this.shapePlanes[k];
+      for (let j = 0; j < planes.length; j++) planes[j] += code * part[j];
+    });
+    return planes;
+  }
+
+  phase(plane, pose) {
+    return this.frequencies[plane].reduce((sum, omega, axis) => sum + omega * pose[axis], 0);
+  }
+
+  /** R(s): turn each plane by ω·s. */
+  rotate(planes, pose) {
+    const turned = new Float32Array(planes.length);
+    for (let l = 0; l < this.nPlanes; l++) {
+      const angle = this.phase(l, pose);
+      const cos = Math.cos(angle);
+      const sin = Math.sin(angle);
+      turned[2 * l] = cos * planes[2 * l] - sin * planes[2 * l + 1];
+      turned[2 * l + 1] = sin * planes[2 * l] + cos * planes[2 * l + 1];
+    }
+    return turned;
+  }
+
+  /** T(s) Φ α. */
+  generate(codes, pose) {
+    return this.toImage(this.rotate(this.compose(codes), pose));
+  }
+
+  /** η̂: the pose's log density is Σ η̂₁ cos(ω·s) + η̂₂ sin(ω·s), for planes u of the shape and v of the image. */
+  natural(u, v) {
+    const found = new Float32Array(this.nColumns);
+    for (let l = 0; l < this.nPlanes; l++) {
+      const [a, b] = [2 * l, 2 * l + 1];
+      found[a] = this.prior[l][0] + (u[a] * v[a] + u[b] * v[b]) / this.variance;
+      found[b] = this.prior[l][1] + (u[a] * v[b] - u[b] * v[a]) / this.variance;
+    }
+    return found;
+  }
+
+  logDensity(natural, pose) {
+    let sum = 0;
+    for (let l = 0; l < this.nPlanes; l++) {
+      const angle = this.phase(l, pose);
+      sum += natural[2 * l] * Math.cos(angle) + natural[2 * l + 1] * Math.sin(angle);
+    }
+    return sum;
+  }
+
+  /** The log density along one axis through a pose, at n angles from -π. */
+  slice(natural, pose, axis, n) {
+    const moved = [...pose];
+    return Float32Array.from({ length: n }, (_, i) => {
+      moved[axis] = TURN * (i / n - 0.5);
+      return this.logDensity(natural, moved);
+    });
+  }
+
+  /** The log density on n × n poses from -π, rows along the second axis; integers ω make the sums separable. */
+  field(natural, n) {
+    const cos = Float32Array.from({ length: n }, (_, i) => Math.cos((TURN * i) / n));
+    const sin = Float32Array.from({ length: n }, (_, i) => Math.sin((TURN * i) / n));
+    const at = (product) => ((product % n) + n) % n;
+    const firsts = [...new Set(this.frequencies.map((omega) => omega[0]))];
+    const even = new Map(firsts.map((omega) => [omega, new Float32Array(n)]));
+    const odd = new Map(firsts.map((omega) => [omega, new Float32Array(n)]));
+    this.frequencies.forEach(([first, second], l) => {
+      const [c, d] = [natural[2 * l], natural[2 * l + 1]];
+      const [x, y] = [even.get(first), odd.get(first)];
+      for (let j = 0; j < n; j++) {
+        const k = at(second * (j - n / 2));
+        x[j] += c * cos[k] + d * sin[k];
+        y[j] += d * cos[k] - c * sin[k];
+      }
+    });
+    const values = new Float32Array(n * n);
+    for (const first of firsts) {
+      const [x, y] = [even.get(first), odd.get(first)];
+      for (let i = 0; i < n; i++) {
+        const k = at(first * (i - n / 2));
+        for (let j = 0; j < n; j++) values[j * n + i] += cos[k] * x[j] + sin[k] * y[j];
+      }
+    }
+    return values;
+  }
+}
+
+/** ‖I‖² / ‖I − Î‖². */
+function signalToNoise(image, guess) {
+  let signal = 0;
+  let noise = 0;
+  image.forEach((value, p) => {
+    signal += value ** 2;
+    noise += (value - guess[p]) ** 2;
+  });
+  return signal / Math.max(noise, 1e-12);
+}

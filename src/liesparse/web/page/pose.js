@@ -1,0 +1,184 @@
+// The pose: a square pad for two axes, one dial each for any other number, over the posterior of the image.
+
+const FIELD = 96; // points of the heat map along each axis
+const RING = 120; // points around a dial
+const STEP = 0.05; // radians of an arrow key
+const KEYS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowDown: [0, -1], ArrowUp: [0, 1] };
+
+/** Call `move` with places inside an element, 0 to 1 from its top left, while a pointer drags. */
+function onDrag(element, move) {
+  let pointer = null;
+  const tell = (event) => {
+    const box = element.getBoundingClientRect();
+    move((event.clientX - box.left) / box.width, (event.clientY - box.top) / box.height);
+  };
+  element.addEventListener("pointerdown", (event) => {
+    if (event.button !== 0) return;
+    pointer = event.pointerId;
+    element.setPointerCapture(pointer);
+    tell(event);
+  });
+  element.addEventListener("pointermove", (event) => event.pointerId === pointer && tell(event));
+  for (const end of ["pointerup", "pointercancel"]) element.addEventListener(end, () => (pointer = null));
+}
+
+/** Call `move` with steps of the arrow keys; shift makes them larger. */
+function onArrows(element, move) {
+  element.addEventListener("keydown", (event) => {
+    const direction = KEYS[event.key];
+    if (!direction || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    const step = event.shiftKey ? 5 * STEP : STEP;
+    move(direction[0] * step, direction[1] * step);
+  });
+}
+
+const tellPose = (pose) => pose.map((value, axis) => `s${axis + 1} = ${value.toFixed(2)}`).join(", ");
+
+/** Two axes: a square whose left meets its right, and its top its bottom. */
+class Pad {
+  constructor(model, change) {
+    this.model = model;
+    this.heat = make("canvas", { width: FIELD, height: FIELD });
+    this.marks = make("canvas");
+    this.element = make("div", { className: "pad", id: "pad", tabIndex: 0, role: "slider" }, this.heat, this.marks);
+    this.element.setAttribute("aria-label", "Pose on the torus; arrow keys move it");
+    this.pose = [0, 0];
+    onDrag(this.element, (x, y) => change([wrap(TURN * (x - 0.5)), wrap(TURN * (0.5 - y))]));
+    onArrows(this.element, (dx, dy) => change([wrap(this.pose[0] + dx), wrap(this.pose[1] + dy)]));
+  }
+
+  paint({ pose, natural, modes, others }) {
+    this.pose = pose;
+    this.element.setAttribute("aria-valuetext", tellPose(pose));
+    this.element.setAttribute("aria-valuenow", pose[0].toFixed(2));
+    this.paintHeat(natural);
+    const { context, width, height } = sharp(this.marks);
+    const at = ([a, b]) => [width * (wrap(a) / TURN + 0.5), height * (0.5 - wrap(b) / TURN)];
+    this.cross(context, width, height);
+    context.fillStyle = ink("soft");
+    context.globalAlpha = 0.55;
+    for (const other of others) this.disc(context, at(other), 1.7);
+    context.globalAlpha = 1;
+    context.lineWidth = 1.5;
+    context.strokeStyle = ink("warn");
+    for (const mode of modes) this.ring(context, at(mode.pose), 8);
+    const [x, y] = at(pose);
+    for (const [dx, dy] of [[0, 0], [width, 0], [-width, 0], [0, height], [0, -height]]) this.handle(context, [x + dx, y + dy]);
+  }
+
+  paintHeat(natural) {
+    const values = this.model.field(natural, FIELD);
+    const highest = values.reduce((best, value) => Math.max(best, value), -Infinity);
+    const context = this.heat.getContext("2d");
+    const data = context.createImageData(FIELD, FIELD);
+    for (let j = 0; j < FIELD; j++) {
+      for (let i = 0; i < FIELD; i++) {
+        const [r, g, b] = heatColour(highest - values[j * FIELD + i]);
+        const row = (FIELD - j) % FIELD; // the second axis points up, and its lowest row is its highest
+        const place = 4 * (row * FIELD + i);
+        data.data[place] = r;
+        data.data[place + 1] = g;
+        data.data[place + 2] = b;
+        data.data[place + 3] = 255;
+      }
+    }
+    context.putImageData(data, 0, 0);
+  }
+
+  cross(context, width, height) {
+    context.strokeStyle = ink("tick");
+    context.lineWidth = 1;
+    context.globalAlpha = 0.6;
+    context.beginPath();
+    for (const share of [0.25, 0.5, 0.75]) {
+      context.moveTo(width * share, 0);
+      context.lineTo(width * share, height);
+      context.moveTo(0, height * share);
+      context.lineTo(width, height * share);
+    }
+    context.stroke();
+    context.globalAlpha = 1;
+    context.fillStyle = ink("soft");
+    context.font = "11px system-ui, sans-serif";
+    context.fillText("−π", 4, height - 5);
+    context.fillText("s₁ → π", width - 40, height - 5);
+    context.fillText("s₂ ↑ π", 4, 14);
+  }
+
+  disc(context, [x, y], radius) {
+    context.beginPath();
+    context.arc(x, y, radius, 0, TURN);
+    context.fill();
+  }
+
+  ring(context, [x, y], radius) {
+    context.beginPath();
+    context.arc(x, y, radius, 0, TURN);
+    context.stroke();
+  }
+
+  handle(context, place) {
+    context.fillStyle = ink("card");
+    this.disc(context, place, 7);
+    context.fillStyle = ink("accent");
+    this.disc(context, place, 5);
+  }
+}
+
+/** One axis: a dial whose ring shows the posterior along it, the other axes staying where they are. */
+class Dial {
+  constructor(model, axis, change) {
+    Object.assign(this, { model, axis, pose: null });
+    this.canvas = make("canvas");
+    this.element = make("div", { className: "pad dial", tabIndex: 0, role: "slider" }, this.canvas);
+    this.element.dataset.axis = axis;
+    for (const [name, value] of [["valuemin", -Math.PI], ["valuemax", Math.PI], ["label", `Pose, axis ${axis + 1}`]]) {
+      this.element.setAttribute(`aria-${name}`, value);
+    }
+    const set = (value) => change(this.pose.map((old, place) => (place === axis ? wrap(value) : old)));
+    onDrag(this.element, (x, y) => set(Math.atan2(0.5 - y, x - 0.5)));
+    onArrows(this.element, (dx, dy) => set(this.pose[axis] + dx + dy));
+  }
+
+  paint({ pose, natural, modes, others }) {
+    this.pose = pose;
+    this.element.setAttribute("aria-valuenow", pose[this.axis].toFixed(2));
+    const { context, width, height } = sharp(this.canvas);
+    const [x, y, radius] = [width / 2, height / 2, 0.42 * Math.min(width, height)];
+    const at = (angle, share) => [x + share * radius * Math.cos(angle), y - share * radius * Math.sin(angle)];
+    const values = this.model.slice(natural, pose, this.axis, RING);
+    const highest = values.reduce((best, value) => Math.max(best, value), -Infinity);
+    context.lineWidth = 0.2 * radius;
+    values.forEach((value, i) => {
+      const angle = TURN * (i / RING - 0.5);
+      context.strokeStyle = `rgb(${heatColour(highest - value).join(",")})`;
+      context.beginPath();
+      context.arc(x, y, radius, -angle - TURN / RING, -angle + TURN / RING / 2);
+      context.stroke();
+    });
+    const mark = (angle, colour, size) => {
+      context.fillStyle = colour;
+      context.beginPath();
+      context.arc(...at(angle, size > 3 ? 1 : 0.78), size, 0, TURN);
+      context.fill();
+    };
+    for (const other of others) mark(other[this.axis], ink("tick"), 1.5);
+    for (const mode of modes) mark(mode.pose[this.axis], ink("warn"), 3);
+    context.strokeStyle = ink("soft");
+    context.lineWidth = 2;
+    context.beginPath();
+    context.moveTo(x, y);
+    context.lineTo(...at(pose[this.axis], 0.88));
+    context.stroke();
+    mark(pose[this.axis], ink("accent"), 7);
+    context.fillStyle = ink("soft");
+    context.font = "13px system-ui, sans-serif";
+    context.textAlign = "center";
+    context.fillText(`s${"₁₂₃₄₅₆₇₈₉"[this.axis] ?? this.axis + 1}`, x, y + 0.3 * radius);
+  }
+}
+
+function makePads(model, change) {
+  return model.nAxes === 2 ? [new Pad(model, change)] : Array.from({ length: model.nAxes }, (_, axis) => new Dial(model, axis, change));
+}

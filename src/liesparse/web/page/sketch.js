@@ -1,0 +1,96 @@
+// The drawing pad: an image of the model's size, painted with a soft brush.
+
+class Sketch {
+  constructor(canvas, painter, changed) {
+    Object.assign(this, { canvas, painter, changed, erasing: false, place: null, last: null });
+    this.pixels = new Float32Array(painter.height * painter.width * painter.channels);
+    this.cursor = [Math.floor(painter.width / 2), Math.floor(painter.height / 2)];
+    canvas.classList.add("on");
+    canvas.addEventListener("pointerdown", (event) => {
+      if (event.button === 1) return;
+      event.preventDefault();
+      canvas.focus({ preventScroll: true });
+      canvas.setPointerCapture(event.pointerId);
+      this.last = this.at(event);
+      this.line(this.last, event.button === 2);
+    });
+    canvas.addEventListener("pointermove", (event) => {
+      if (this.last) this.line(this.at(event), event.buttons === 2);
+    });
+    for (const end of ["pointerup", "pointercancel"]) {
+      canvas.addEventListener(end, () => {
+        if (this.last) this.changed(true);
+        this.last = null;
+      });
+    }
+    canvas.addEventListener("contextmenu", (event) => event.preventDefault());
+    canvas.addEventListener("keydown", (event) => this.key(event));
+    canvas.addEventListener("focus", () => this.paint());
+    canvas.addEventListener("blur", () => this.paint());
+  }
+
+  at(event) {
+    const box = this.canvas.getBoundingClientRect();
+    const { width, height } = this.painter;
+    return [((event.clientX - box.left) / box.width) * width - 0.5, ((event.clientY - box.top) / box.height) * height - 0.5];
+  }
+
+  /** Arrows move the pen, space puts it down for one dot. */
+  key(event) {
+    const direction = KEYS[event.key];
+    if (direction) {
+      const { width, height } = this.painter;
+      this.cursor = [(this.cursor[0] + direction[0] + width) % width, (this.cursor[1] - direction[1] + height) % height];
+      if (event.shiftKey) this.line(this.cursor, false);
+    } else if (event.key === " ") {
+      this.last = [...this.cursor];
+      this.line(this.cursor, false);
+    } else return;
+    event.preventDefault();
+    this.last = null;
+    this.paint();
+    if (event.key === " " || event.shiftKey) this.changed(true);
+  }
+
+  line(end, erase) {
+    const start = this.last ?? end;
+    const n = Math.max(1, Math.ceil(2 * Math.hypot(end[0] - start[0], end[1] - start[1])));
+    for (let i = 0; i <= n; i++) {
+      this.dot(start[0] + ((end[0] - start[0]) * i) / n, start[1] + ((end[1] - start[1]) * i) / n, erase || this.erasing);
+    }
+    this.last = end;
+    this.paint();
+    this.changed(false);
+  }
+
+  dot(x, y, erase) {
+    const { width, height, channels, world, peak } = this.painter;
+    const radius = Math.max(0.8, width / 24);
+    for (let j = Math.max(0, Math.floor(y - 3 * radius)); j <= Math.min(height - 1, y + 3 * radius); j++) {
+      for (let i = Math.max(0, Math.floor(x - 3 * radius)); i <= Math.min(width - 1, x + 3 * radius); i++) {
+        const share = Math.min(1, Math.max(0, 1.5 - Math.hypot(i - x, j - y) / radius));
+        for (let c = 0; c < channels; c++) {
+          const p = (j * width + i) * world.pixelStride + c * world.channelStride;
+          this.pixels[p] = erase ? this.pixels[p] * (1 - share) : Math.max(this.pixels[p], share * peak);
+        }
+      }
+    }
+  }
+
+  show(pixels) {
+    this.pixels = Float32Array.from(pixels);
+    this.paint();
+  }
+
+  get blank() {
+    return this.pixels.every((value) => Math.abs(value) < 1e-6);
+  }
+
+  paint() {
+    this.painter.image(this.canvas, this.pixels);
+    if (document.activeElement !== this.canvas || !this.canvas.matches(":focus-visible")) return;
+    const context = this.canvas.getContext("2d");
+    context.fillStyle = ink("accent");
+    context.fillRect(...this.cursor, 1, 1);
+  }
+}

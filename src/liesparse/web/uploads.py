@@ -1,0 +1,65 @@
+"""From bytes that anyone may send to an image that the model knows how to read."""
+
+from __future__ import annotations
+
+import io
+import warnings
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from liesparse._checks import reject
+from liesparse.data.pictures import decode_all
+from liesparse.data.rows import Fit
+from liesparse.web.pack import picture_layout
+from liesparse.web.world import World, normalized
+
+MAX_BYTES = 4 * 2**20
+MAX_PIXELS = 16_000_000
+FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP")
+
+
+def read_upload(world: World, content: bytes) -> tuple[Float[Tensor, " pixel"], str]:
+    """Decode a picture, bring it to the model's size, and say what was done; a wrong one gives a ``ValueError``."""
+    width, height = _size(content)
+    if width * height > MAX_PIXELS:
+        reject("image", f"at most {MAX_PIXELS:,} pixels", f"{width:,} × {height:,}", "Shrink it first.")
+    rows, columns, channels, _, _ = picture_layout(world.image_shape)
+    if channels != 1:
+        reject("image", "a model of grey images", f"one with {channels} channels", "Pick a test image instead.")
+    fit = Fit(size=(rows, columns), crop=rows == columns)
+    raw = decode_all([("the picture", content)], fit, "the upload")
+    pixels = torch.from_numpy(np.asarray(raw.pixels[0], dtype=np.float32))
+    notes = [f"{width} × {height} pixels brought to {columns} × {rows}"] if (width, height) != (columns, rows) else []
+    if _edge_is_light(pixels) and not _edges_are_light(world):
+        pixels = pixels.max() - pixels
+        notes.append("inverted, as the model knows light shapes on dark ground")
+    return normalized(pixels.flatten()), ", ".join(notes)
+
+
+def _size(content: bytes) -> tuple[int, int]:
+    """Read the size off the head of the file, before anything is unpacked."""
+    from PIL import Image
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with Image.open(io.BytesIO(content), formats=FORMATS) as picture:
+                return picture.size
+    except Exception:  # Pillow raises almost anything for damaged bytes
+        reject("image", f"a picture ({', '.join(FORMATS)})", "something else", "Choose another file.")
+
+
+def _edge_is_light(image: Float[Tensor, "height width"]) -> bool:
+    edge = torch.cat((image[0], image[-1], image[:, 0], image[:, -1]))
+    return bool(edge.mean() > (image.min() + image.max()) / 2)
+
+
+def _edges_are_light(world: World) -> bool:
+    """Whether most of the model's own images have light edges."""
+    height, width = picture_layout(world.image_shape)[:2]
+    own = world.examples if len(world.examples) else world.coder.model_.dictionary.T
+    light = [_edge_is_light(image.reshape(height, width)) for image in own]
+    return 2 * sum(light) > len(light)

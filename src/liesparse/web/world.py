@@ -1,0 +1,145 @@
+"""What the explorer shows: a model, images to begin with, and what the model thinks of an image."""
+
+from __future__ import annotations
+
+import logging
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from pydantic import BaseModel, Field
+from torch import Tensor
+
+from liesparse import torus
+from liesparse._checks import reject
+from liesparse.data import check_shape, load_data
+from liesparse.estimators import LieSparseCoder, SparseCoder
+from liesparse.posterior import Engine, log_likelihood, make_engine, pose_natural
+from liesparse.posterior.peaks import refined_peaks, slope_and_bend
+from liesparse.run_folder import Run, load_run
+
+DEMO = Path(__file__).parent / "demo"  # what `liesparse demo` writes, without its picture
+N_EXAMPLES = 40
+MOST_MODES, N_PEAKS = 5, 8
+SAME_MODE = 0.02  # radians
+LEAST_SHARE = 0.01  # of the posterior's mass, for a mode to be told
+
+logger = logging.getLogger(__name__)
+
+
+class Mode(BaseModel):
+    """A place where the pose may well be."""
+
+    pose: list[float] = Field(description="Radians, one for each axis of the torus.")
+    share: float = Field(description="Of the posterior's mass around it, by Laplace's approximation.")
+
+
+class View(BaseModel):
+    """What the model thinks of one image."""
+
+    pixels: list[float] = Field(description="The image as the model saw it: norm 1, row by row.")
+    codes: list[float] = Field(description="One for each shape: how much of it is there.")
+    pose: list[float] = Field(description="The most probable pose, radians.")
+    modes: list[Mode] = Field(description="Where else the pose may be, the most probable first.")
+    log_likelihood: float = Field(description="ln P(I | α), the pose integrated out.")
+    sparse_codes: list[float] | None = Field(description="Codes of plain sparse coding, if the run has it.")
+    note: str = Field(default="", description="What was done to the image first.")
+
+
+class World(NamedTuple):
+    """A model that can be explored."""
+
+    title: str
+    coder: LieSparseCoder
+    baseline: SparseCoder | None
+    engine: Engine
+    examples: Float[Tensor, "image pixel"]
+
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        """Height and width, perhaps with channels."""
+        return self.coder.image_shape_
+
+
+def open_world(folder: Path | None = None, *, data_dir: Path | None = None) -> World:
+    """Open a run, or the one that comes with the package; test images come from the data of the run."""
+    run = load_run(folder or DEMO)
+    spec = str(run.settings.get("data", ""))
+    title = f"{folder.resolve().name}: learned from {spec or 'unknown data'}" if folder else "Ten digits that move"
+    model = run.coder.model_
+    engine = make_engine("adaptive", model.frequencies, dtype=model.dtype)
+    return World(title, run.coder, run.baseline, engine, _examples(run, spec, data_dir))
+
+
+def _examples(run: Run, spec: str, data_dir: Path | None) -> Float[Tensor, "image pixel"]:
+    """Return some test images, evenly spread; none where the data cannot be found."""
+    model = run.coder.model_
+    try:
+        if not spec:
+            reject("run.json", "the name of the data", "none", "Train anew to have test images.")
+        test = check_shape(load_data(spec, data_dir=data_dir, download=False), run.coder.image_shape_).test
+    except (ValueError, OSError) as error:
+        logger.warning("No test images to show: %s", error)
+        return torch.zeros(0, model.n_pixels, dtype=model.dtype)
+    chosen = torch.linspace(0, len(test) - 1, min(N_EXAMPLES, len(test))).round().long()
+    return test[chosen].to(model.dtype)
+
+
+def normalized(pixels: Float[Tensor, " pixel"]) -> Float[Tensor, " pixel"]:
+    """Scale an image to norm 1, as the model knows images."""
+    scaled = pixels / pixels.abs().max().clamp(min=torch.finfo(pixels.dtype).tiny)
+    norm = scaled.norm()
+    if not bool(norm > 0):
+        reject("image", "something to see", "a blank one", "Draw something, or choose another image.")
+    return scaled / norm
+
+
+@torch.no_grad()
+def look(world: World, images: Float[Tensor, "batch pixel"]) -> list[View]:
+    """Infer codes and poses of unit-norm images, and say how sure the model is."""
+    model, engine = world.coder.model_, world.engine
+    images = images.to(model.dtype)
+    codes = world.coder.transform(images)
+    natural = pose_natural(model, images, codes)
+    poses, values = refined_peaks(natural, engine, N_PEAKS)
+    log_z = engine.log_partition(natural)
+    scores = log_likelihood(model, images, codes, engine)
+    plain = world.baseline.transform(images) if world.baseline is not None else None
+    views = []
+    for place in range(len(images)):
+        modes = _distinct_modes(natural[place], model.frequencies, poses[place], values[place], log_z[place])
+        views.append(
+            View(
+                pixels=images[place].tolist(),
+                codes=codes[place].tolist(),
+                pose=modes[0].pose,
+                modes=modes,
+                log_likelihood=float(scores[place]),
+                sparse_codes=None if plain is None else plain[place].tolist(),
+            )
+        )
+    return views
+
+
+def _distinct_modes(
+    natural: Float[Tensor, "irrep 2"],
+    frequencies: Tensor,
+    poses: Float[Tensor, "peak torus"],
+    values: Float[Tensor, " peak"],
+    log_z: Float[Tensor, ""],
+) -> list[Mode]:
+    order = values.argsort(descending=True)
+    poses, values = torus.wrap(poses[order]), values[order]
+    _, bend = slope_and_bend(natural.expand(len(poses), -1, -1), frequencies, poses)
+    stiffness = torch.linalg.eigvalsh(bend)
+    # A Gaussian with the height and the bend of the peak.
+    log_mass = values - log_z + 0.5 * (math.log(2 * math.pi) - stiffness.clamp(min=1e-12).log()).sum(dim=1)
+    shares = torch.where(stiffness.amin(dim=1) > 0, log_mass.clamp(max=0).exp(), 0.0).tolist()
+    modes: list[Mode] = []
+    for place, share in enumerate(shares):
+        apart = [torus.wrap(poses[place] - torch.tensor(mode.pose).to(poses)).norm() for mode in modes]
+        if not modes or (share >= LEAST_SHARE and all(distance > SAME_MODE for distance in apart)):
+            modes.append(Mode(pose=poses[place].tolist(), share=share))
+    return modes[:MOST_MODES]
