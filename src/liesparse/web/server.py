@@ -1,7 +1,5 @@
 """The server: a page, two ways to ask what the model thinks of an image, and a page about both."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import html

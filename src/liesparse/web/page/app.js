@@ -34,7 +34,7 @@ class App {
     by("facts").textContent = `${model.nShapes} shapes, ${model.nPlanes} planes, a torus with ${axes}`;
     this.sketch = new Sketch(by("sketch"), this.painter, (done) => this.drawn(done));
     this.planes = new Planes(by("plane-list"), model, this.painter);
-    this.pads = makePads(model, (pose) => this.setPose(pose));
+    this.pads = makePads(model, () => this.pose, (pose) => this.setPose(pose));
     by("pads").classList.toggle("square", model.nAxes === 2);
     by("pads").append(...this.pads.map((pad) => pad.element));
     this.makeExamples();
@@ -42,7 +42,7 @@ class App {
     this.makePoseValues();
     this.makeWalks();
     this.wire();
-    const mouth = world.live ? "Draw here, drop an image anywhere on the page, or pick a test image." : "";
+    const mouth = world.live ? "Draw here (the model knows only the shapes below), drop an image anywhere on the page, or pick a test image." : "";
     by("input-help").textContent = mouth || "Pick a test image. To draw your own, run “liesparse explore”.";
     by("sketch").setAttribute("aria-label", world.live ? "Drawing pad: arrow keys move the pen, space paints" : "The input");
     if (!world.live) this.closeMouth();
@@ -365,7 +365,7 @@ class App {
       this.walk?.kind ? this.stop() : this.play(this.lastKind ?? "0");
     });
     NIGHT.addEventListener("change", () => this.touch());
-    window.addEventListener("resize", () => this.touch());
+    window.addEventListener("resized", () => this.touch());
   }
 
   flip(id, name) {
@@ -398,6 +398,7 @@ class App {
     this.canonical = this.codes.join();
     const rest = view ? Float32Array.from(view.pixels, (value, p) => value - image[p]) : new Float32Array(model.nPixels);
     painter.signed(by("rest"), rest, painter.peak);
+    if (this.world.live) this.sketch.haunt(view ? null : image);
     const natural = model.natural(planes, this.inputPlanes ?? turned);
     const others = this.world.views.map((other) => other.pose);
     for (const pad of this.pads) pad.paint({ pose: this.pose, natural, modes: view?.modes ?? [], others });

@@ -37,6 +37,7 @@ const heatColour = (below) => heatColours()[Math.round(255 * Math.max(0, 1 - bel
 const sizes = new WeakMap();
 const watcher = new ResizeObserver((entries) => {
   for (const { target } of entries) sizes.set(target, target.getBoundingClientRect());
+  window.dispatchEvent(new Event("resized"));
 });
 
 /** The size of an element on the screen. */

@@ -37,19 +37,17 @@ const tellPose = (pose) => pose.map((value, axis) => `s${axis + 1} = ${value.toF
 
 /** Two axes: a square whose left meets its right, and its top its bottom. */
 class Pad {
-  constructor(model, change) {
+  constructor(model, current, change) {
     this.model = model;
     this.heat = make("canvas", { width: FIELD, height: FIELD });
     this.marks = make("canvas");
     this.element = make("div", { className: "pad", id: "pad", tabIndex: 0, role: "slider" }, this.heat, this.marks);
     this.element.setAttribute("aria-label", "Pose on the torus; arrow keys move it");
-    this.pose = [0, 0];
     onDrag(this.element, (x, y) => change([wrap(TURN * (x - 0.5)), wrap(TURN * (0.5 - y))]));
-    onArrows(this.element, (dx, dy) => change([wrap(this.pose[0] + dx), wrap(this.pose[1] + dy)]));
+    onArrows(this.element, (dx, dy) => change([wrap(current()[0] + dx), wrap(current()[1] + dy)]));
   }
 
   paint({ pose, natural, modes, others }) {
-    this.pose = pose;
     this.element.setAttribute("aria-valuetext", tellPose(pose));
     this.element.setAttribute("aria-valuenow", pose[0].toFixed(2));
     this.paintHeat(natural);
@@ -128,21 +126,20 @@ class Pad {
 
 /** One axis: a dial whose ring shows the posterior along it, the other axes staying where they are. */
 class Dial {
-  constructor(model, axis, change) {
-    Object.assign(this, { model, axis, pose: null });
+  constructor(model, axis, current, change) {
+    Object.assign(this, { model, axis });
     this.canvas = make("canvas");
     this.element = make("div", { className: "pad dial", tabIndex: 0, role: "slider" }, this.canvas);
     this.element.dataset.axis = axis;
     for (const [name, value] of [["valuemin", -Math.PI], ["valuemax", Math.PI], ["label", `Pose, axis ${axis + 1}`]]) {
       this.element.setAttribute(`aria-${name}`, value);
     }
-    const set = (value) => change(this.pose.map((old, place) => (place === axis ? wrap(value) : old)));
+    const set = (value) => change(current().map((old, place) => (place === axis ? wrap(value) : old)));
     onDrag(this.element, (x, y) => set(Math.atan2(0.5 - y, x - 0.5)));
-    onArrows(this.element, (dx, dy) => set(this.pose[axis] + dx + dy));
+    onArrows(this.element, (dx, dy) => set(current()[axis] + dx + dy));
   }
 
   paint({ pose, natural, modes, others }) {
-    this.pose = pose;
     this.element.setAttribute("aria-valuenow", pose[this.axis].toFixed(2));
     const { context, width, height } = sharp(this.canvas);
     const [x, y, radius] = [width / 2, height / 2, 0.42 * Math.min(width, height)];
@@ -179,6 +176,7 @@ class Dial {
   }
 }
 
-function makePads(model, change) {
-  return model.nAxes === 2 ? [new Pad(model, change)] : Array.from({ length: model.nAxes }, (_, axis) => new Dial(model, axis, change));
+function makePads(model, current, change) {
+  if (model.nAxes === 2) return [new Pad(model, current, change)];
+  return Array.from({ length: model.nAxes }, (_, axis) => new Dial(model, axis, current, change));
 }

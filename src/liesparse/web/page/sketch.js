@@ -1,8 +1,10 @@
 // The drawing pad: an image of the model's size, painted with a soft brush.
 
+const GHOST = 0.3;
+
 class Sketch {
   constructor(canvas, painter, changed) {
-    Object.assign(this, { canvas, painter, changed, erasing: false, place: null, last: null });
+    Object.assign(this, { canvas, painter, changed, erasing: false, last: null, ghost: null });
     this.pixels = new Float32Array(painter.height * painter.width * painter.channels);
     this.cursor = [Math.floor(painter.width / 2), Math.floor(painter.height / 2)];
     canvas.classList.add("on");
@@ -86,8 +88,15 @@ class Sketch {
     return this.pixels.every((value) => Math.abs(value) < 1e-6);
   }
 
+  /** Show a faint image behind an empty pad, to be traced. */
+  haunt(ghost) {
+    this.ghost = ghost;
+    if (this.blank) this.paint();
+  }
+
   paint() {
-    this.painter.image(this.canvas, this.pixels);
+    const faint = this.ghost && this.blank;
+    this.painter.image(this.canvas, faint ? this.ghost.map((value) => GHOST * value) : this.pixels);
     if (document.activeElement !== this.canvas || !this.canvas.matches(":focus-visible")) return;
     const context = this.canvas.getContext("2d");
     context.fillStyle = ink("accent");
