@@ -1,5 +1,6 @@
 // The page: one state (codes, pose, input), painted whenever it changed.
 
+const ACTIVE = 0.05; // above it a shape counts, as in all figures of this package
 const FULL = 0.9; // what a perfectly explained image has, by the paper's λ and σ
 const MOST = 1.2; // of a code that a slider gives
 const GLIDE = 350; // milliseconds of a move to another pose
@@ -357,6 +358,9 @@ class App {
     by("sort-planes").onclick = () => this.flip("sort-planes", "strongest");
     by("all-planes").onclick = () => this.flip("all-planes", "all");
     by("all-planes").hidden = this.model.nPlanes <= N_PLANES;
+    this.stages = [by("image"), by("mini").firstElementChild];
+    by("mini").onclick = () => by("stage").scrollIntoView({ behavior: "smooth" });
+    new IntersectionObserver(([seen]) => (by("mini").hidden = seen.intersectionRatio > 0.2), { threshold: 0.2 }).observe(by("image"));
     by("copy-link").onclick = () => this.copyLink();
     document.addEventListener("keydown", (event) => {
       const busy = event.target.matches?.("button, input, label, #sketch");
@@ -364,7 +368,10 @@ class App {
       event.preventDefault();
       this.walk?.kind ? this.stop() : this.play(this.lastKind ?? "0");
     });
-    NIGHT.addEventListener("change", () => this.touch());
+    NIGHT.addEventListener("change", () => {
+      this.canonical = null;
+      this.touch();
+    });
     window.addEventListener("resized", () => this.touch());
   }
 
@@ -393,7 +400,7 @@ class App {
     const planes = model.compose(this.codes);
     const turned = model.rotate(planes, this.pose);
     const image = model.toImage(turned);
-    painter.image(by("image"), image);
+    for (const canvas of this.stages) painter.image(canvas, image);
     if (this.canonical !== this.codes.join()) painter.image(by("canonical"), model.toImage(planes));
     this.canonical = this.codes.join();
     const rest = view ? Float32Array.from(view.pixels, (value, p) => value - image[p]) : new Float32Array(model.nPixels);
@@ -434,7 +441,7 @@ class App {
   }
 
   paintNumbers(image) {
-    const rows = [["active shapes", String(this.codes.filter((code) => code > 0.005).length)]];
+    const rows = [["active shapes", String(this.codes.filter((code) => code > ACTIVE).length)]];
     if (this.view) {
       rows.push(["SNR of this fit", digits(signalToNoise(this.view.pixels, image), 1)]);
       rows.push(["ln P(I | α) of the input", digits(this.view.log_likelihood, 1)]);

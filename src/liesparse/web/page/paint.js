@@ -6,7 +6,10 @@ const HEAT = {
   dark: [[18, 22, 27], [22, 62, 104], [66, 146, 214], [240, 248, 255]],
 };
 const NATS = 40; // below the highest, where the heat map ends
-const SIGNED = [[33, 102, 172], [110, 165, 212], [245, 245, 245], [224, 130, 110], [178, 24, 43]];
+const SIGNED = {
+  light: [[33, 102, 172], [110, 165, 212], [245, 245, 245], [224, 130, 110], [178, 24, 43]],
+  dark: [[140, 196, 240], [52, 104, 150], [26, 31, 36], [160, 72, 60], [255, 152, 130]],
+};
 
 /** A colour between the colours of a ramp. */
 function blend(ramp, share) {
@@ -89,7 +92,7 @@ class Painter {
     this.fill(canvas, (p) => {
       let sum = 0;
       for (let c = 0; c < this.channels; c++) sum += image[p * pixelStride + c * channelStride];
-      return blend(SIGNED, 0.5 + (0.5 * sum) / (peak * this.channels));
+      return blend(NIGHT.matches ? SIGNED.dark : SIGNED.light, 0.5 + (0.5 * sum) / (peak * this.channels));
     });
   }
 

@@ -6,6 +6,10 @@ class Planes {
   constructor(list, model, painter) {
     Object.assign(this, { list, model, painter, strongest: false, all: false, energy: null, shown: [] });
     this.cards = new Map();
+    NIGHT.addEventListener("change", () => {
+      this.cards.clear();
+      this.arrange();
+    });
   }
 
   card(l) {
