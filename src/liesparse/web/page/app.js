@@ -3,6 +3,7 @@
 const ACTIVE = 0.05; // above it a shape counts, as in all figures of this package
 const FULL = 0.9; // what a perfectly explained image has, by the paper's λ and σ
 const MOST = 1.2; // of a code that a slider gives
+const MOST_PARTS = 6; // of a sum, side by side
 const GLIDE = 350; // milliseconds of a move to another pose
 const PATIENCE = 120; // milliseconds between two questions while drawing
 
@@ -412,7 +413,7 @@ class App {
     this.paintNumbers(image);
     this.paintControls();
     this.paintSides(image);
-    this.planes.paint(planes, turned);
+    this.planes.paint(planes, turned, this.pose);
     this.writeLink();
   }
 
@@ -458,30 +459,30 @@ class App {
     by("sides").hidden = !world.plain || !view?.sparse_codes;
     if (by("sides").hidden) return;
     const used = (codes) => codes.map((code, k) => [code, k]).filter(([code]) => code > 0.005).sort((a, b) => b[0] - a[0]);
-    const moved = used(this.codes).map(([code, k]) => [code, model.toImage(model.rotate(model.shapePlanes[k], this.pose))]);
-    this.paintSum(by("ours"), "Lie Group Sparse Coding", moved, image);
+    const ours = used(this.codes);
+    const moved = (k) => model.toImage(model.rotate(model.shapePlanes[k], this.pose));
+    this.paintSum(by("ours"), "Lie Group Sparse Coding", ours, moved, image);
     if (this.shownPlain === view) return;
     this.shownPlain = view;
     const shape = (k) => world.plain.values.subarray(k * model.nPixels, (k + 1) * model.nPixels);
-    const fixed = used(view.sparse_codes).map(([code, k]) => [code, shape(k)]);
+    const theirs = used(view.sparse_codes);
     const guess = new Float32Array(model.nPixels);
-    for (const [code, part] of fixed) part.forEach((value, p) => (guess[p] += code * value));
-    this.paintSum(by("plain"), "Plain sparse coding", fixed, guess);
+    for (const [code, k] of theirs) shape(k).forEach((value, p) => (guess[p] += code * value));
+    this.paintSum(by("plain"), "Plain sparse coding", theirs, shape, guess);
   }
 
-  paintSum(row, name, parts, guess) {
-    const most = 6;
-    const shown = parts.slice(0, most);
+  paintSum(row, name, parts, picture, guess) {
+    const shown = parts.slice(0, MOST_PARTS);
     const wanted = 2 + shown.length; // input, guess, parts
     if (row.querySelectorAll("canvas").length !== wanted) {
-      const picture = (caption) => make("figure", {}, make("canvas", { className: "picture" }), make("figcaption", { textContent: caption }));
+      const framed = (caption) => make("figure", {}, make("canvas", { className: "picture" }), make("figcaption", { textContent: caption }));
       row.replaceChildren(
         make("b", { textContent: name }),
-        picture("input"),
+        framed("input"),
         "≈",
-        picture(""),
+        framed(""),
         "=",
-        ...shown.flatMap((_, place) => (place ? ["+", picture("")] : [picture("")])),
+        ...shown.flatMap((_, place) => (place ? ["+", framed("")] : [framed("")])),
         make("span", { className: "note soft small" }),
       );
     }
@@ -490,8 +491,8 @@ class App {
     this.painter.image(input, this.view.pixels);
     this.painter.image(found, guess);
     write(captions[1], `SNR ${digits(signalToNoise(this.view.pixels, guess), 1)}`);
-    shown.forEach(([code, part], place) => {
-      this.painter.image(others[place], part.map((value) => FULL * value));
+    shown.forEach(([code, k], place) => {
+      this.painter.image(others[place], picture(k).map((value) => FULL * value));
       write(captions[place + 2], `× ${digits(code)}`);
     });
     const more = parts.length - shown.length;

@@ -23,10 +23,10 @@ class Planes {
       return canvas;
     });
     const clock = make("canvas", { className: "clock" });
-    const energy = make("span");
+    const [phase, energy] = [make("span"), make("span")];
     const omega = `ω = (${this.model.frequencies[l].map((value) => String(value).replace("-", "−")).join(", ")})`;
-    const element = make("div", { className: "plane" }, make("div", {}, ...pictures, clock), make("p", {}, make("span", { textContent: omega }), energy));
-    this.cards.set(l, { element, clock, energy });
+    const element = make("div", { className: "plane" }, make("div", {}, ...pictures, clock), make("p", {}, make("span", { textContent: omega }), phase, energy));
+    this.cards.set(l, { element, clock, phase, energy });
     return this.cards.get(l);
   }
 
@@ -38,14 +38,14 @@ class Planes {
   }
 
   /** Show the shape's planes after the turn: the hand's length is its size, its angle the phase. */
-  paint(planes, turned) {
+  paint(planes, turned, pose) {
     this.energy = this.model.frequencies.map((_, l) => planes[2 * l] ** 2 + planes[2 * l + 1] ** 2);
     const total = this.energy.reduce((sum, value) => sum + value, 0) || 1;
     const longest = Math.sqrt(this.energy.reduce((best, value) => Math.max(best, value), 0)) || 1;
     if (this.shown.length === 0) this.arrange();
     const [rim, hand] = [ink("tick"), ink("accent")];
     for (const l of this.shown) {
-      const { clock, energy } = this.card(l);
+      const { clock, phase, energy } = this.card(l);
       const { context, width } = sharp(clock);
       const [middle, radius] = [width / 2, width / 2 - 2];
       context.strokeStyle = rim;
@@ -60,6 +60,7 @@ class Planes {
       context.moveTo(middle, middle);
       context.lineTo(middle + (radius * turned[2 * l]) / longest, middle - (radius * turned[2 * l + 1]) / longest);
       context.stroke();
+      write(phase, `${Math.round((wrap(this.model.phase(l, pose)) * 360) / TURN)}°`.replace("-", "−"));
       write(energy, `${((100 * this.energy[l]) / total).toFixed(1)} %`);
     }
   }
