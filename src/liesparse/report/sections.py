@@ -45,7 +45,7 @@ def summary(found: Findings) -> str:
     text = f"Held-out images are explained with an SNR of {number(ours.snr)}"
     if theirs is not None:
         text += f", {number(ours.snr / theirs.snr, 2)} times that of plain sparse coding ({number(theirs.snr)})"
-    text += f", by {number(ours.active_codes, 2)} shapes per image"
+    text += f", by {ours.active_codes:.1f} shapes per image"
     text += f" instead of {number(theirs.active_codes, 2)}. " if theirs is not None else ". "
     text += " ".join(f"Axis {fit.axis + 1} of the learned torus is {fit.name}." for fit in found.group.axes)
     if found.factors:
