@@ -57,7 +57,9 @@ class Desk:
             if not self._waiting:
                 self._news.clear()
             wanted = [question for question in taken if not question.answer.done()]  # who left waits no more
-            answers = await asyncio.to_thread(self._answer, [question.prepare for question in wanted]) if wanted else []
+            if not wanted:
+                continue
+            answers = await asyncio.to_thread(self._answer, [question.prepare for question in wanted])
             for question, answer in zip(wanted, answers, strict=True):
                 if question.answer.done():
                     continue
@@ -72,7 +74,8 @@ class Desk:
         good: dict[int, tuple[Tensor, str]] = {}
         for place, prepare in enumerate(prepares):
             try:
-                good[place] = prepare()
+                pixels, note = prepare()
+                good[place] = pixels, note
             except Exception as error:
                 answers[place] = error
         views = self._look([pixels for pixels, _ in good.values()])

@@ -1,7 +1,5 @@
 """The application: a page, two ways to ask what the model thinks of an image, and a page about both."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import html
@@ -49,8 +47,9 @@ def make_app(world: World, *, host: str = "127.0.0.1", most_waiting: int = MOST_
     document = make_document(world, live=True)
     desk = Desk(world, most_waiting=most_waiting)
     n_pixels = world.coder.model_.n_pixels
-    value = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
+    value = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False, strict=True)]
 
+    # FastAPI reads annotations as they are: a local class is lost if their evaluation is postponed.
     class Drawing(BaseModel):
         """An image of the model's size."""
 
