@@ -37,6 +37,9 @@ def explore(
     if export is not None and export.suffix.lower() not in (".html", ".htm"):
         raise fail(console, f"--export {export}: the name must end in .html.", 2)
     try:
+        import fastapi  # noqa: F401, what may be missing comes first, before slow torch
+        import uvicorn  # noqa: F401
+
         from liesparse.web.document import export_page
         from liesparse.web.listen import address_of, open_socket, serve
         from liesparse.web.server import make_app

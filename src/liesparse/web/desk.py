@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import torch
@@ -35,6 +36,7 @@ class Desk:
         self.world, self.most_waiting = world, most_waiting
         self._waiting: deque[_Question] = deque()
         self._news = asyncio.Event()
+        self._thread = ThreadPoolExecutor(1)  # several would each keep memory of their own
 
     async def ask(self, prepare: Prepare) -> View:
         """Return what the model thinks of the image that ``prepare`` makes, in the desk's own thread."""
@@ -59,7 +61,8 @@ class Desk:
             wanted = [question for question in taken if not question.answer.done()]  # who left waits no more
             if not wanted:
                 continue
-            answers = await asyncio.to_thread(self._answer, [question.prepare for question in wanted])
+            prepares = [question.prepare for question in wanted]
+            answers = await asyncio.get_running_loop().run_in_executor(self._thread, self._answer, prepares)
             for question, answer in zip(wanted, answers, strict=True):
                 if question.answer.done():
                     continue

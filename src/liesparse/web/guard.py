@@ -42,6 +42,7 @@ UNKNOWN_HOST = Refusal(421, "This server does not answer to that name. Use the a
 OTHER_PAGE = Refusal(403, "Requests from other pages are not answered.")
 TOO_SLOW = Refusal(408, "The request took too long to arrive.", _CLOSE)
 TOO_MANY = Refusal(503, "Too many requests at the same time. Try again in a moment.", ((b"retry-after", b"1"),))
+STOPPING = Refusal(503, "The server is stopping.", _CLOSE)
 BROKEN = Refusal(500, "The server failed. What went wrong is in the terminal where it runs.")
 
 
@@ -90,6 +91,9 @@ class Guard:
                 await answer.refuse(body)
             elif body is not None:
                 await self._work(scope, body, receive, answer)
+        except asyncio.CancelledError:  # by the server, which waits no longer
+            if not answer.begun:
+                await answer.refuse(STOPPING)
         finally:
             self._running -= 1
 

@@ -51,7 +51,7 @@ def serve(app: ASGIApp, listening: socket.socket, *, ready: Callable[[], None]) 
         app,
         http=Connection,
         ws="none",
-        log_level="warning",
+        log_level="critical",  # the guard tells of errors in routes, and nonsense from others is no news
         server_header=False,
         proxy_headers=False,
         timeout_graceful_shutdown=LAST_SECONDS,
