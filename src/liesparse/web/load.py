@@ -20,8 +20,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 SIDE = 28  # of the demo's images
-WARM_UP = 0.25  # of the time, at most so many seconds:
-MOST_WARM_UP = 10.0
+WARM_UP = 0.5  # of the time: then the largest batches have come
 PATIENCE = 60.0  # seconds for one answer
 N_REQUESTS = 60  # different ones, made before, as making them takes time
 
@@ -45,11 +44,10 @@ def measure_load(seconds: float = 60.0, clients: int = 50) -> dict[str, Any]:
     -------
     dict
         Counts of requests and errors (the first one in words), requests per second, latencies in seconds, and the
-        server's resident memory in MB after the warm-up and at the end (None where the system does not tell it).
+        server's resident memory in MB after half the time and at the end (None where the system does not tell it).
     """
     with _server() as (address, process):
-        warm_up = min(WARM_UP * seconds, MOST_WARM_UP)
-        exchanges, memory = asyncio.run(_all_clients(address, seconds, warm_up, clients, process.pid))
+        exchanges, memory = asyncio.run(_all_clients(address, seconds, clients, process.pid))
     problems = [exchange.problem for exchange in exchanges if exchange.problem]
     latencies = np.array([exchange.seconds for exchange in exchanges if not exchange.problem] or [np.nan])
     return {
@@ -83,14 +81,14 @@ def _server() -> Iterator[tuple[str, subprocess.Popen[str]]]:
 
 
 async def _all_clients(
-    address: str, seconds: float, warm_up: float, clients: int, pid: int
+    address: str, seconds: float, clients: int, pid: int
 ) -> tuple[list[_Exchange], tuple[float | None, float | None]]:
-    """Return every exchange, and the server's memory after the warm-up and at the end."""
+    """Return every exchange, and the server's memory after half the time and at the end."""
     host, rng = urlsplit(address).netloc, np.random.default_rng(0)
     requests = [_request(rng, host) for _ in range(N_REQUESTS)]
     end = time.perf_counter() + seconds
     tasks = [asyncio.create_task(_client(address, requests, number, end)) for number in range(clients)]
-    await asyncio.sleep(warm_up)
+    await asyncio.sleep(WARM_UP * seconds)
     warm = _memory(pid)
     found = await asyncio.gather(*tasks)
     return [exchange for exchanges in found for exchange in exchanges], (warm, _memory(pid))

@@ -23,7 +23,7 @@ def tiny(make_model):
 
     def make(image_shape=(4, 4), *, title="tiny", seed=0, model=None, **settings):
         n_pixels = torch.Size(image_shape).numel()
-        model = model or make_model(seed, n_pixels=n_pixels, **settings)
+        model = model or make_model(seed, n_pixels=n_pixels, **{"n_irreps": 3, **settings})
         rng = torch.Generator().manual_seed(seed + 1)
         images = torch.randn(3, n_pixels, generator=rng, dtype=model.dtype)
         examples = torch.stack([normalized(image) for image in images])

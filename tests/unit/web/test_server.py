@@ -194,7 +194,7 @@ def test_other_pages_can_read_neither_the_page_nor_the_api(client):
 @pytest.mark.parametrize(
     ("path", "mode", "n_examples"),
     [
-        ("/api/drawing", GenerationMode.POSITIVE, 25),
+        ("/api/drawing", GenerationMode.POSITIVE, 10),
         ("/api/drawing", GenerationMode.NEGATIVE, 80),
         ("/api/picture", GenerationMode.POSITIVE, 80),  # any bytes are good by the schema
     ],
