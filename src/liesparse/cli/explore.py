@@ -29,14 +29,20 @@ def explore(
 ) -> None:
     """Explore a model in the browser: shapes, poses, planes, your own drawings."""
     import logging
+    import threading
+    import webbrowser
 
     console = make_console()
     logging.basicConfig(format="%(message)s")
     if export is not None and export.suffix.lower() not in (".html", ".htm"):
         raise fail(console, f"--export {export}: the name must end in .html.", 2)
     try:
+        import fastapi  # noqa: F401, what may be missing comes first, before slow torch
+        import uvicorn  # noqa: F401
+
         from liesparse.web.document import export_page
-        from liesparse.web.server import open_socket, serve
+        from liesparse.web.listen import address_of, open_socket, serve
+        from liesparse.web.server import make_app
         from liesparse.web.world import open_world
     except ModuleNotFoundError as error:
         raise fail(console, f"{error}. {MISSING}") from None
@@ -47,18 +53,16 @@ def explore(
             return
         listening = open_socket(host, port)
         if not _is_loopback(host):
-            console.print(
-                f"Warning: everyone who can reach {host} can use this server. There is no password.", style="yellow"
-            )
+            warning = f"Warning: everyone who can reach {host} can use this server. There is no password."
+            console.print(warning, style="yellow", markup=False)
+        address = address_of(listening, host)
 
-        def ready(address: str) -> None:
-            import webbrowser
-
+        def ready() -> None:
             console.print(f"The explorer is at {address} Stop it with Ctrl-C.", markup=False)
-            if not no_open:
-                webbrowser.open(address)
+            if not no_open:  # in a thread, as a browser in the terminal keeps its caller waiting
+                threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
-        serve(open_world(run, data_dir=data_dir), listening, host=host, ready=ready)
+        serve(make_app(open_world(run, data_dir=data_dir), host=host), listening, ready=ready)
     console.print("Stopped.")
 
 
@@ -68,4 +72,4 @@ def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return host == "localhost"
+        return host.lower() == "localhost"

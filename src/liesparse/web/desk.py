@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import torch
@@ -35,6 +36,7 @@ class Desk:
         self.world, self.most_waiting = world, most_waiting
         self._waiting: deque[_Question] = deque()
         self._news = asyncio.Event()
+        self._thread = ThreadPoolExecutor(1)  # several would each keep memory of their own
 
     async def ask(self, prepare: Prepare) -> View:
         """Return what the model thinks of the image that ``prepare`` makes, in the desk's own thread."""
@@ -43,7 +45,11 @@ class Desk:
         question = _Question(prepare, asyncio.get_running_loop().create_future())
         self._waiting.append(question)
         self._news.set()
-        return await question.answer
+        try:
+            return await question.answer
+        finally:
+            if question in self._waiting:  # who leaves makes room
+                self._waiting.remove(question)
 
     async def work(self) -> None:
         """Answer for ever; cancel it to end."""
@@ -53,7 +59,10 @@ class Desk:
             if not self._waiting:
                 self._news.clear()
             wanted = [question for question in taken if not question.answer.done()]  # who left waits no more
-            answers = await asyncio.to_thread(self._answer, [question.prepare for question in wanted])
+            if not wanted:
+                continue
+            prepares = [question.prepare for question in wanted]
+            answers = await asyncio.get_running_loop().run_in_executor(self._thread, self._answer, prepares)
             for question, answer in zip(wanted, answers, strict=True):
                 if question.answer.done():
                     continue
@@ -68,13 +77,17 @@ class Desk:
         good: dict[int, tuple[Tensor, str]] = {}
         for place, prepare in enumerate(prepares):
             try:
-                good[place] = prepare()
+                pixels, note = prepare()
+                good[place] = pixels, note
             except Exception as error:
                 answers[place] = error
-        try:
-            views = look(self.world, torch.stack([pixels for pixels, _ in good.values()])) if good else []
-            for (place, (_, note)), view in zip(good.items(), views, strict=True):
-                answers[place] = view.model_copy(update={"note": note})
-        except Exception as error:
-            answers |= dict.fromkeys(good, error)
+        views = self._look([pixels for pixels, _ in good.values()])
+        for (place, (_, note)), view in zip(good.items(), views, strict=True):
+            answers[place] = view.model_copy(update={"note": note}) if isinstance(view, View) else view
         return [answers[place] for place in range(len(prepares))]
+
+    def _look(self, images: list[Float[Tensor, " pixel"]]) -> Sequence[View | Exception]:
+        try:
+            return look(self.world, torch.stack(images)) if images else []
+        except Exception as error:
+            return [error] if len(images) == 1 else [self._look([image])[0] for image in images]

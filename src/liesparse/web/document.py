@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,9 +42,8 @@ def make_document(world: World, *, live: bool) -> Document:
         "world": pack_world(world, live=live).replace("<", "\\u003c"),  # no text can end the element
         "script": script,
     }
-    content = _read("index.html")
-    for name, part in parts.items():
-        content = content.replace(f"{{{{{name}}}}}", part, 1)
+    # In one pass: what looks like a place in a part is text.
+    content = re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], _read("index.html"))
     return Document(content, policy)
 
 

@@ -1,15 +1,13 @@
-"""The server: a page, two ways to ask what the model thinks of an image, and a page about both."""
+"""The application: a page, two ways to ask what the model thinks of an image, and a page about both."""
 
 import asyncio
 import contextlib
 import html
 import json
-import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 import torch
-import uvicorn
 from fastapi import Body, FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
@@ -23,7 +21,6 @@ from liesparse.web.uploads import FORMATS, MAX_BYTES, MAX_PIXELS, read_upload
 from liesparse.web.world import View, World, normalized
 
 LARGEST = 1e6  # of a pixel; the scale of an image does not matter
-MOST_CONNECTIONS = 200
 
 
 class Problem(BaseModel):
@@ -37,7 +34,9 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
     403: {"model": Problem, "description": "The request comes from another page"},
     408: {"model": Problem, "description": "The request took too long to arrive"},
     413: {"model": Problem, "description": f"More than {MAX_BYTES // 2**20} MB"},
+    421: {"model": Problem, "description": "The server was called by a name that is not its own"},
     422: {"model": Problem, "description": "No image that the model can read"},
+    500: {"model": Problem, "description": "The server failed"},
     503: {"model": Problem, "description": "Too many questions wait already"},
 }
 _PICTURE = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
@@ -48,8 +47,9 @@ def make_app(world: World, *, host: str = "127.0.0.1", most_waiting: int = MOST_
     document = make_document(world, live=True)
     desk = Desk(world, most_waiting=most_waiting)
     n_pixels = world.coder.model_.n_pixels
-    value = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
+    value = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False, strict=True)]
 
+    # FastAPI reads annotations as they are: a local class is lost if their evaluation is postponed.
     class Drawing(BaseModel):
         """An image of the model's size."""
 
@@ -79,7 +79,8 @@ def make_app(world: World, *, host: str = "127.0.0.1", most_waiting: int = MOST_
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def page() -> HTMLResponse:
-        return HTMLResponse(document.content, headers={"Content-Security-Policy": document.policy})
+        policy = f"{document.policy}; frame-ancestors 'none'"  # which a page cannot say of itself
+        return HTMLResponse(document.content, headers={"Content-Security-Policy": policy})
 
     @app.post("/api/drawing", summary="Infer codes and pose of a drawing", responses=_PROBLEMS)
     async def drawing(image: Annotated[Drawing, Body()]) -> View:
@@ -131,45 +132,3 @@ def describe_api(schema: dict[str, Any]) -> str:
         parts.append(f"<h2>{html.escape(name)}</h2><pre>{html.escape(json.dumps(about, indent=2))}</pre>")
     head = '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>liesparse explorer: API</title></head>'
     return f"{head}<body>{''.join(parts)}</body></html>"
-
-
-def open_socket(host: str, port: int) -> socket.socket:
-    """Take the port, 0 for any free one, so that nobody else can have it before the server starts."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    taken = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        taken.bind((host, port))
-    except OSError as error:
-        taken.close()
-        raise ValueError(
-            f"Cannot listen on {host}, port {port}: {error.strerror}. Pass another --port, or none for a free one."
-        ) from None
-    return taken
-
-
-def serve(world: World, listening: socket.socket, *, host: str, ready: Callable[[str], None]) -> None:
-    """Serve until Ctrl-C; ``ready`` is told the address once the page can be opened."""
-    port = listening.getsockname()[1]
-    shown = f"[{host}]" if ":" in host else host
-    config = uvicorn.Config(
-        make_app(world, host=host),
-        log_level="warning",
-        server_header=False,
-        limit_concurrency=MOST_CONNECTIONS,
-        timeout_graceful_shutdown=2,
-    )
-    server = _Server(config, lambda: ready(f"http://{shown}:{port}/"))
-    with contextlib.suppress(KeyboardInterrupt):
-        server.run(sockets=[listening])
-
-
-class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._ready = ready
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self.started:
-            self._ready()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import warnings
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -25,18 +26,26 @@ def read_upload(world: World, content: bytes) -> tuple[Float[Tensor, " pixel"], 
     """Decode a picture, bring it to the model's size, and say what was done; a wrong one gives a ``ValueError``."""
     width, height = _size(content)
     if width * height > MAX_PIXELS:
-        reject("image", f"at most {MAX_PIXELS:,} pixels", f"{width:,} × {height:,}", "Shrink it first.")
+        _refuse_size(f"{width:,} × {height:,}")
     rows, columns, channels, _, _ = picture_layout(world.image_shape)
     if channels != 1:
         reject("image", "a model of grey images", f"one with {channels} channels", "Pick a test image instead.")
     fit = Fit(size=(rows, columns), crop=rows == columns)
     raw = decode_all([("the picture", content)], fit, "the upload")
     pixels = torch.from_numpy(np.asarray(raw.pixels[0], dtype=np.float32))
-    notes = [f"{width} × {height} pixels brought to {columns} × {rows}"] if (width, height) != (columns, rows) else []
+    if bool(pixels.min() == pixels.max()):
+        reject("image", "something to see", "one colour all over", "Choose another file.")
+    notes = ["cropped to the central square"] if fit.crop and width != height else []
+    if (width, height) != (columns, rows):
+        notes.append(f"{width} × {height} pixels brought to {columns} × {rows}")
     if _edge_is_light(pixels) and not _edges_are_light(world):
         pixels = pixels.max() - pixels
         notes.append("inverted, as the model knows light shapes on dark ground")
     return normalized(pixels.flatten()), ", ".join(notes)
+
+
+def _refuse_size(got: str) -> NoReturn:
+    reject("image", f"at most {MAX_PIXELS:,} pixels", got, "Shrink it first.")
 
 
 def _size(content: bytes) -> tuple[int, int]:
@@ -48,6 +57,8 @@ def _size(content: bytes) -> tuple[int, int]:
             warnings.simplefilter("ignore")
             with Image.open(io.BytesIO(content), formats=FORMATS) as picture:
                 return picture.size
+    except Image.DecompressionBombError:
+        _refuse_size("far more")
     except Exception:  # Pillow raises almost anything for damaged bytes
         reject("image", f"a picture ({', '.join(FORMATS)})", "something else", "Choose another file.")
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from liesparse import torus
 from liesparse._checks import reject
 from liesparse.data import check_shape, load_data
+from liesparse.data.spec import parse_spec
 from liesparse.estimators import LieSparseCoder, SparseCoder
 from liesparse.posterior import Engine, log_likelihood, make_engine, pose_natural
 from liesparse.posterior.peaks import refined_peaks, slope_and_bend
@@ -65,12 +66,19 @@ class World(NamedTuple):
 
 def open_world(folder: Path | None = None, *, data_dir: Path | None = None) -> World:
     """Open a run, or the one that comes with the package; test images come from the data of the run."""
-    run = load_run(folder or DEMO)
+    run = load_run(DEMO if folder is None else folder)
     spec = str(run.settings.get("data", ""))
-    title = f"{folder.resolve().name}: learned from {spec or 'unknown data'}" if folder else "Ten digits that move"
+    title = _title(folder, spec) if folder is not None else "Ten digits that move"
     model = run.coder.model_
     engine = make_engine("adaptive", model.frequencies, dtype=model.dtype)
     return World(title, run.coder, run.baseline, engine, _examples(run, spec, data_dir))
+
+
+def _title(folder: Path, spec: str) -> str:
+    """Name the run and its data, but not where on this machine they are: an exported page goes to others."""
+    data = Path(parse_spec(spec).head).name or "unknown data"
+    text = f"{folder.resolve().name}: learned from {data}"
+    return text.encode(errors="replace").decode()  # a file's name may hold bytes that are no text
 
 
 def _examples(run: Run, spec: str, data_dir: Path | None) -> Float[Tensor, "image pixel"]:
@@ -79,7 +87,8 @@ def _examples(run: Run, spec: str, data_dir: Path | None) -> Float[Tensor, "imag
     try:
         if not spec:
             reject("run.json", "the name of the data", "none", "Train anew to have test images.")
-        test = check_shape(load_data(spec, data_dir=data_dir, download=False), run.coder.image_shape_).test
+        # One image to learn from, as none is needed; a set that is made then makes other draws.
+        test = check_shape(load_data(spec, data_dir=data_dir, download=False, n=1), run.coder.image_shape_).test
     except (ValueError, OSError) as error:
         logger.warning("No test images to show: %s", error)
         return torch.zeros(0, model.n_pixels, dtype=model.dtype)
@@ -132,14 +141,17 @@ def _distinct_modes(
 ) -> list[Mode]:
     order = values.argsort(descending=True)
     poses, values = torus.wrap(poses[order]), values[order]
-    _, bend = slope_and_bend(natural.expand(len(poses), -1, -1), frequencies, poses)
-    stiffness = torch.linalg.eigvalsh(bend)
+    slope, bend = slope_and_bend(natural.expand(len(poses), -1, -1), frequencies, poses)
+    stiffness, axes = torch.linalg.eigh(bend)
+    left = torch.einsum("pij,pi->pj", axes, slope) / stiffness.abs().clamp(min=1e-12)  # of the way to the top
+    arrived = (stiffness.amin(dim=1) > 0) & (left.norm(dim=1) < SAME_MODE)
     # A Gaussian with the height and the bend of the peak.
     log_mass = values - log_z + 0.5 * (math.log(2 * math.pi) - stiffness.clamp(min=1e-12).log()).sum(dim=1)
-    shares = torch.where(stiffness.amin(dim=1) > 0, log_mass.clamp(max=0).exp(), 0.0).tolist()
-    modes: list[Mode] = []
+    shares = torch.where(arrived, log_mass.clamp(max=0).exp(), 0.0).tolist()
+    kept: list[int] = []
     for place, share in enumerate(shares):
-        apart = [torus.wrap(poses[place] - torch.tensor(mode.pose).to(poses)).norm() for mode in modes]
-        if not modes or (share >= LEAST_SHARE and all(distance > SAME_MODE for distance in apart)):
-            modes.append(Mode(pose=poses[place].tolist(), share=share))
-    return modes[:MOST_MODES]
+        distinct = bool((torus.wrap(poses[place] - poses[kept]).norm(dim=1) > SAME_MODE).all())
+        if not kept or (share >= LEAST_SHARE and distinct):
+            kept.append(place)
+    total = max(1.0, sum(shares[place] for place in kept))  # Gaussians that overlap count some mass twice
+    return [Mode(pose=poses[place].tolist(), share=shares[place] / total) for place in kept[:MOST_MODES]]
