@@ -13,6 +13,7 @@ from torch import Tensor
 
 from liesparse import symmetry
 from liesparse._checks import check_matrix, reject
+from liesparse.devices import to_cpu
 from liesparse.estimators import LieSparseCoder, SparseCoder
 from liesparse.metrics import active_codes, snr, templates_alive
 from liesparse.model import Parameters, apply_transform, compose, reconstruct
@@ -62,7 +63,7 @@ class Findings(NamedTuple):
     def pixels(self, rows: Float[Tensor, "image pixel"]) -> NDArray[np.floating]:
         """Return rows as arrays of shape (image, height, width), fit to be looked at."""
         height, width = self.shape
-        array: NDArray[np.floating] = rows.detach().cpu().reshape(-1, height, width).numpy()
+        array: NDArray[np.floating] = to_cpu(rows).reshape(-1, height, width).numpy()
         return array.repeat(max(2, width // 6), axis=1) if height == 1 else array
 
 
@@ -90,10 +91,10 @@ def find(
     truth = prediction = None
     fits: tuple[symmetry.FactorFit, ...] = ()
     if factors is not None and factor_names:
-        factors = factors[seen.to(factors.device)][:MOST_IMAGES].cpu()
-        fits = symmetry.fit_factors(codes.cpu(), poses.cpu(), factors, factor_names)
+        factors = to_cpu(factors[seen.to(factors.device)][:MOST_IMAGES])
+        fits = symmetry.fit_factors(to_cpu(codes), to_cpu(poses), factors, factor_names)
         truth = symmetry.count_factors(factors, factor_names)
-        prediction = symmetry.predict_factors(codes.cpu(), poses.cpu(), truth)
+        prediction = symmetry.predict_factors(to_cpu(codes), to_cpu(poses), truth)
     return Findings(
         model=model,
         shape=shape,
@@ -104,7 +105,7 @@ def find(
         reconstructions=reconstructions,
         ratios=ratios,
         ours=_our_numbers(model, images, codes, float(ratios.mean())),
-        theirs=None if baseline is None else _their_numbers(baseline, images.cpu()),
+        theirs=None if baseline is None else _their_numbers(baseline, to_cpu(images)),
         order=use.argsort(descending=True, stable=True).tolist(),
         use=use.tolist(),
         factors=fits,
@@ -128,7 +129,7 @@ def posterior_of(model: Parameters, images: Tensor, codes: Tensor) -> TorusPoste
 
 
 def _our_numbers(model: Parameters, images: Tensor, codes: Tensor, mean_snr: float) -> Numbers:
-    engine = make_engine("adaptive", model.frequencies, dtype=model.dtype)
+    engine = make_engine("adaptive", model.frequencies, dtype=model.dtype, device=model.device)
     pairs = zip(images.split(BATCH), codes.split(BATCH), strict=True)
     likelihoods = torch.cat([log_likelihood(model, rows, theirs, engine) for rows, theirs in pairs])
     few = slice(MOST_WIDTHS.get(model.torus_dim, 20))

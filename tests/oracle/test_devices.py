@@ -1,0 +1,214 @@
+"""Ready for any device: a dry run on ``meta`` stays there, nothing is read on the way, and no dtype changes."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from liesparse import em, stiefel
+from liesparse.devices import read_numbers
+from liesparse.gradients import dictionary_gradient, group_basis_gradient
+from liesparse.inference import expect_pose, infer_codes, map_poses
+from liesparse.learning import Settings, State, advance, learn
+from liesparse.model import draw_codes, generate, reconstruct
+from liesparse.posterior import (
+    ENGINES,
+    AdaptiveEngine,
+    GridEngine,
+    ReferenceEngine,
+    draw_poses,
+    log_likelihood,
+    make_engine,
+    pose_natural,
+)
+from liesparse.reseed import pose_overlaps
+from liesparse.starts import leading_subspace, random_start, start_from_data
+
+META = torch.device("meta")
+SETTINGS = Settings(n_grid=12, n_code_steps=3)
+BATCH, PIXELS, SHAPES, COLUMNS = 4, 14, 3, 10
+
+
+class Watch(TorchDispatchMode):
+    """Notes the operations that are done, where their results are and of which type."""
+
+    def __init__(self):
+        super().__init__()
+        self.names, self.tensors = [], []
+
+    def __torch_dispatch__(self, function, types, arguments=(), kwargs=None):
+        result = function(*arguments, **(kwargs or {}))
+        self.names.append(function.overloadpacket.__name__)
+        self.tensors += [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        return result
+
+    @property
+    def places(self):
+        return {tensor.device.type for tensor in self.tensors}
+
+
+def step(parameters, images, settings, engine):
+    state = State.begin(parameters, torch.Generator())
+    state, codes = advance(state, images, settings, engine, n_steps=10)
+    return advance(state, images, settings, engine, n_steps=10)[0], codes
+
+
+def settings_of(method, metric="canonical"):
+    return replace(SETTINGS, method=method, metric=metric, em_rate=1.0, batches_per_update=1, single_shape_epochs=1)
+
+
+@pytest.fixture
+def there(make_model):
+    """Return a model, images and codes without values; the model's frequencies have theirs."""
+    model = make_model(prior=True).to(META)
+    return model, torch.empty(BATCH, PIXELS, dtype=model.dtype, device=META), model.dictionary.new_ones(BATCH, SHAPES)
+
+
+def test_a_model_moves_and_its_frequencies_stay(there):
+    model = there[0]
+    assert {model.group_basis.device, model.dictionary.device, model.pose_prior.device, model.device} == {META}
+    assert model.frequencies.is_cpu
+
+
+@pytest.mark.parametrize("update", ["subgradient", "proximal"])
+@pytest.mark.parametrize("gradient", ["approximate", "exact"])
+def test_codes_are_found_where_the_images_are(there, update, gradient):
+    model, images, start = there
+    engine = GridEngine(model.frequencies, 12, dtype=model.dtype, device=META)
+    with Watch() as seen:
+        codes = infer_codes(model, images, engine, n_code_steps=3, start=start, update=update, gradient=gradient)
+    assert (codes.device, codes.shape) == (META, (BATCH, SHAPES))
+    assert seen.places == {"meta"}
+
+
+def test_moments_densities_and_poses_are_found_where_the_images_are(there):
+    model, images, codes = there
+    with Watch() as seen:
+        natural = pose_natural(model, images, codes)
+    for make in (GridEngine, ReferenceEngine):
+        engine = make(model.frequencies, 12, dtype=model.dtype, device=META)
+        found = engine.moments(natural)
+        assert (found.rotation.device, found.rotation.shape) == (META, natural.shape)
+        assert (found.log_partition.device, found.log_partition.shape) == (META, (BATCH,))
+        assert engine.density(natural).shape == (BATCH, 12, 12)
+        assert engine.modes(natural, 2).device == META
+        assert log_likelihood(model, images, codes, engine).device == META
+    assert map_poses(model, images, codes, engine).shape == (BATCH, 2)
+    assert reconstruct(model, codes, map_poses(model, images, codes, engine)).device == META
+    assert seen.places == {"meta"}
+
+
+def test_the_adaptive_engine_looks_and_sums_where_the_images_are(there):
+    """Its levels decide which sums are taken, so a whole call needs values; the parts up to there do not."""
+    model, images, codes = there
+    engine = AdaptiveEngine(model.frequencies, dtype=model.dtype, device=META)
+    folded = engine._box.fold(engine.arrange(pose_natural(model, images, codes)))
+    with Watch() as seen:
+        need = engine._look(folded)
+        log_partition, rotation, compact = engine._sum_window(folded, need)
+    assert seen.places == {"meta"}
+    assert (log_partition.shape, rotation.shape, compact.shape) == ((BATCH,), folded.shape, (BATCH,))
+    assert engine._grid(20).evaluate(folded).shape == (BATCH, 400)
+    assert engine._cell(3).evaluate(folded).device == META
+
+
+def test_gradients_averages_and_maxima_stay_where_the_images_are(there):
+    model, images, codes = there
+    engine = GridEngine(model.frequencies, 12, dtype=model.dtype, device=META)
+    with Watch() as seen:
+        expectation = expect_pose(model, images, codes, engine)
+        for gradient in ("approximate", "exact"):
+            assert dictionary_gradient(model, codes, expectation, gradient).shape == (PIXELS, SHAPES)
+            assert group_basis_gradient(model, images, codes, expectation, gradient).shape == (PIXELS, COLUMNS)
+        averages = em.average(em.Averages.zero(model), images, codes, expectation, 0.3)
+        found = em.maximize(model, averages)
+    assert seen.places == {"meta"}
+    assert [average.shape for average in averages] == [(PIXELS, COLUMNS), (COLUMNS, SHAPES), (SHAPES, SHAPES)]
+    assert (found.group_basis.shape, found.dictionary.shape) == ((PIXELS, COLUMNS), (PIXELS, SHAPES))
+
+
+@pytest.mark.parametrize("metric", stiefel.METRICS)
+def test_steps_on_the_manifold_stay_where_it_is(there, metric):
+    point = there[0].group_basis
+    with Watch() as seen:
+        new, state = stiefel.adam_step(
+            point, torch.ones_like(point), stiefel.AdamState.zero(point), rate=0.1, metric=metric
+        )
+        stiefel.orthonormalize(point)
+    assert seen.places == {"meta"}
+    assert new.shape == state.momentum.shape == point.shape
+
+
+@pytest.mark.parametrize(
+    ("method", "metric"), [("em", "canonical"), ("gradient", "canonical"), ("gradient", "euclidean")]
+)
+def test_a_whole_training_step_stays_where_the_images_are(there, method, metric):
+    model, images, _ = there
+    engine = GridEngine(model.frequencies, 12, dtype=model.dtype, device=META)
+    with Watch() as seen:
+        state, codes = step(model, images, settings_of(method, metric), engine)
+    assert seen.places == {"meta"}
+    tensors = [leaf for leaf in tree_leaves((state.adam, state.averages, codes)) if isinstance(leaf, torch.Tensor)]
+    assert {tensor.device for tensor in tensors} == {state.parameters.device} == {META}
+    assert state.random.is_cpu
+    assert state.to(META).last_good.device == META
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("method", ["em", "gradient"])
+def test_double_precision_stays_double(make_model, draw, name, method):
+    model = make_model(prior=True)
+    images, codes, _ = draw(model)
+    with Watch() as seen:
+        engine = make_engine(name, model.frequencies, 12, dtype=model.dtype)
+        state, _ = step(model, images, settings_of(method), engine)
+        map_poses(model, images, codes, engine)
+        pose_overlaps(model, engine)
+        log_likelihood(model, images, codes, engine)
+        rng = torch.Generator().manual_seed(0)
+        drawn = draw_codes(model, BATCH, generator=rng)
+        generate(model, drawn, draw_poses(model.pose_prior.expand(BATCH, -1, -1), engine, generator=rng), generator=rng)
+        start_from_data(state.parameters, images, generator=rng)
+    types = {tensor.dtype for tensor in seen.tensors if tensor.is_floating_point() or tensor.is_complex()}
+    assert types == {torch.float64, torch.complex128}
+    assert state.parameters.dtype == torch.float64
+
+
+def test_an_engine_elsewhere_is_refused(there):
+    model, images, _ = there
+    with pytest.raises(ValueError, match="engine: expected device meta, as the model has, got cpu"):
+        infer_codes(model, images, GridEngine(model.frequencies, 12, dtype=model.dtype))
+
+
+def test_a_subspace_is_found_where_the_images_are():
+    images = torch.empty(40, 2000, device=META)
+    assert leading_subspace(images, 10).device == META
+
+
+def test_numbers_of_a_dry_run_read_as_ones():
+    assert read_numbers(torch.tensor([1.5, -2.0])) == [1.5, -2.0]
+    assert read_numbers(torch.empty(2, device=META)) == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("method", ["em", "gradient"])
+def test_a_callers_autocast_changes_nothing(method):
+    rng = torch.Generator().manual_seed(0)
+    images = torch.nn.functional.normalize(torch.rand(12, 30, generator=rng), dim=1)
+    model = start_from_data(
+        random_start(30, n_components=3, n_irreps=5, sparsity=1.0, generator=rng), images, generator=rng
+    )
+    settings = replace(settings_of(method), n_epochs=2, n_grid=13)  # odd: not the compiled code
+
+    def run():
+        learned = learn(model, images, settings, generator=torch.Generator().manual_seed(0))
+        engine = GridEngine(model.frequencies, 13)
+        codes = infer_codes(learned, images, engine)
+        return learned.group_basis, learned.dictionary, codes, map_poses(learned, images, codes, engine)
+
+    plain = run()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert (model.group_basis @ model.group_basis.T).dtype == torch.bfloat16
+        found = run()
+    assert all(a.equal(b) for a, b in zip(found, plain, strict=True))
