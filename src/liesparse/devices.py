@@ -18,6 +18,7 @@ from torch import Tensor
 from liesparse._checks import reject
 
 _CPU = torch.device("cpu")
+DRY = torch.device("meta")  # for dry runs: tensors with shapes but without values
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
@@ -59,9 +60,9 @@ def to_cpu(tensor: Tensor) -> Tensor:
 def read_numbers(tensor: Tensor) -> list[float]:
     """Return the values of a vector, for which the program waits until the device has them.
 
-    On torch's ``meta`` device, where tensors have shapes but no values, a dry run reads ones.
+    A dry run, on torch's ``meta`` device, reads ones.
     """
-    return [1.0] * len(tensor) if tensor.is_meta else to_cpu(tensor).tolist()
+    return [1.0] * len(tensor) if tensor.device == DRY else to_cpu(tensor).tolist()
 
 
 def full_precision(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
