@@ -31,17 +31,18 @@ def scale(
 
 
 def print_part(console: Console, name: str, found: dict[str, Any]) -> None:
-    """Show a part: its plain values in one line, each of its lists as a table."""
+    """Show a part: its plain values in one line, each of its lists as a table with a column for each entry."""
     plain = [f"{key} {_write(value)}" for key, value in found.items() if not isinstance(value, dict | list)]
     console.print(f"{name}: {', '.join(plain)}" if plain else name, markup=False)
-    for title, rows in found.items():
-        if isinstance(rows, list):
+    for title, entries in found.items():
+        if isinstance(entries, list) and entries:
             table = Table(title=f"{name}: {title}")
-            columns = [key for key, value in rows[0].items() if not isinstance(value, dict | list)]
-            for column in columns:
-                table.add_column(column.replace("_", " "), justify="left" if column == columns[0] else "right")
-            for row in rows:
-                table.add_row(*(_write(row[column]) for column in columns))
+            first, *others = (key for key, value in entries[0].items() if not isinstance(value, dict | list))
+            table.add_column(first)
+            for entry in entries:
+                table.add_column(_write(entry[first]), justify="right")
+            for key in others:
+                table.add_row(key, *(_write(entry[key]) for entry in entries))
             console.print(table)
 
 
