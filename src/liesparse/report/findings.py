@@ -43,7 +43,7 @@ class Findings(NamedTuple):
     """What the report tells of a model."""
 
     model: Parameters
-    shape: tuple[int, int]
+    shape: tuple[int, ...]  # (height, width), or (height, width, 3)
     signed: bool  # the images have negative values
     images: Float[Tensor, "image pixel"]  # unit norm
     codes: Float[Tensor, "image component"]
@@ -61,9 +61,9 @@ class Findings(NamedTuple):
     reach: list[float]  # share of each axis's circle that the data fill
 
     def pixels(self, rows: Float[Tensor, "image pixel"]) -> NDArray[np.floating]:
-        """Return rows as arrays of shape (image, height, width), fit to be looked at."""
-        height, width = self.shape
-        array: NDArray[np.floating] = to_cpu(rows).reshape(-1, height, width).numpy()
+        """Return rows as arrays of shape (image, height, width[, 3]), fit to be looked at."""
+        array: NDArray[np.floating] = to_cpu(rows).reshape(-1, *self.shape).numpy()
+        height, width = self.shape[:2]
         return array.repeat(max(2, width // 6), axis=1) if height == 1 else array
 
 
@@ -78,7 +78,7 @@ def find(
 ) -> Findings:
     """Look at a model on held-out images."""
     model = coder.model_
-    shape = _two_dimensions(image_shape, model.n_pixels)
+    shape = _drawable(image_shape, model.n_pixels)
     check_matrix("test", test, ("n_images", None), ("n_pixels", model.n_pixels))
     seen = test.norm(dim=1) > 0
     if not bool(seen.any()):
@@ -116,11 +116,12 @@ def find(
     )
 
 
-def _two_dimensions(image_shape: tuple[int, ...], n_pixels: int) -> tuple[int, int]:
-    if len(image_shape) not in (1, 2) or math.prod(image_shape) != n_pixels:
-        expected = f"(height, width) with {n_pixels} pixels"
-        reject("image_shape", expected, str(image_shape), "Give the shape of one image without channels.")
-    return (image_shape[0], image_shape[1]) if len(image_shape) == 2 else (1, image_shape[0])
+def _drawable(image_shape: tuple[int, ...], n_pixels: int) -> tuple[int, ...]:
+    coloured = len(image_shape) == 3 and image_shape[2] == 3
+    if (len(image_shape) not in (1, 2) and not coloured) or math.prod(image_shape) != n_pixels:
+        expected = f"(height, width) or (height, width, 3) with {n_pixels} pixels"
+        reject("image_shape", expected, str(image_shape), "Give the shape of one image, colours last.")
+    return image_shape if len(image_shape) > 1 else (1, *image_shape)
 
 
 def posterior_of(model: Parameters, images: Tensor, codes: Tensor) -> TorusPosterior:
