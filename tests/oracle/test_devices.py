@@ -32,16 +32,23 @@ BATCH, PIXELS, SHAPES, COLUMNS = 4, 14, 3, 10
 
 
 class Watch(TorchDispatchMode):
-    """Notes the operations that are done, where their results are and of which type."""
+    """Notes the tensors that operations take and make: where they are, and of which type."""
 
     def __init__(self):
         super().__init__()
-        self.names, self.tensors = [], []
+        self.tensors, self.copied = [], []
 
     def __torch_dispatch__(self, function, types, arguments=(), kwargs=None):
         result = function(*arguments, **(kwargs or {}))
-        self.names.append(function.overloadpacket.__name__)
-        self.tensors += [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        taken = [leaf for leaf in tree_leaves((arguments, kwargs)) if isinstance(leaf, torch.Tensor)]
+        made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        if function.overloadpacket.__name__ == "_to_copy" and taken[0].device != made[0].device:
+            self.copied += taken
+            taken = []
+        if function.overloadpacket.__name__ == "equal":  # of frequencies, which stay on the CPU
+            assert all(tensor.dtype == torch.int64 for tensor in taken)
+            taken = []
+        self.tensors += taken + made
         return result
 
     @property
@@ -81,23 +88,37 @@ def test_codes_are_found_where_the_images_are(there, update, gradient):
         codes = infer_codes(model, images, engine, n_code_steps=3, start=start, update=update, gradient=gradient)
     assert (codes.device, codes.shape) == (META, (BATCH, SHAPES))
     assert seen.places == {"meta"}
+    assert not seen.copied
 
 
 def test_moments_densities_and_poses_are_found_where_the_images_are(there):
     model, images, codes = there
+    engine = GridEngine(model.frequencies, 12, dtype=model.dtype, device=META)
     with Watch() as seen:
         natural = pose_natural(model, images, codes)
-    for make in (GridEngine, ReferenceEngine):
-        engine = make(model.frequencies, 12, dtype=model.dtype, device=META)
         found = engine.moments(natural)
-        assert (found.rotation.device, found.rotation.shape) == (META, natural.shape)
-        assert (found.log_partition.device, found.log_partition.shape) == (META, (BATCH,))
-        assert engine.density(natural).shape == (BATCH, 12, 12)
-        assert engine.modes(natural, 2).device == META
-        assert log_likelihood(model, images, codes, engine).device == META
-    assert map_poses(model, images, codes, engine).shape == (BATCH, 2)
-    assert reconstruct(model, codes, map_poses(model, images, codes, engine)).device == META
+        density = engine.density(natural)
+        likelihood = log_likelihood(model, images, codes, engine)
     assert seen.places == {"meta"}
+    assert not seen.copied
+    assert (found.rotation.device, found.rotation.shape) == (META, natural.shape)
+    assert (found.log_partition.device, found.log_partition.shape) == (META, (BATCH,))
+    assert (density.shape, likelihood.shape) == ((BATCH, 12, 12), (BATCH,))
+
+
+def test_poses_take_only_the_frequencies_and_the_grid_along(there):
+    """Both are a few kilobytes and are made on the CPU; nothing comes back."""
+    model, images, codes = there
+    engine = GridEngine(model.frequencies, 12, dtype=model.dtype, device=META)
+    with Watch() as seen:
+        poses = map_poses(model, images, codes, engine)
+        images = reconstruct(model, codes, poses)
+    assert {tuple(tensor.shape) for tensor in seen.copied} == {tuple(model.frequencies.shape), (144, 2)}
+    assert all(tensor.is_cpu for tensor in seen.copied)
+    assert (poses.device, poses.shape, images.device, images.shape) == (META, (BATCH, 2), META, (BATCH, PIXELS))
+    assert ReferenceEngine(model.frequencies, 5, dtype=model.dtype, device=META).modes(
+        pose_natural(model, images, codes), 2
+    ).shape == (BATCH, 2, 2)
 
 
 def test_the_adaptive_engine_looks_and_sums_where_the_images_are(there):
@@ -109,6 +130,7 @@ def test_the_adaptive_engine_looks_and_sums_where_the_images_are(there):
         need = engine._look(folded)
         log_partition, rotation, compact = engine._sum_window(folded, need)
     assert seen.places == {"meta"}
+    assert not seen.copied
     assert (log_partition.shape, rotation.shape, compact.shape) == ((BATCH,), folded.shape, (BATCH,))
     assert engine._grid(20).evaluate(folded).shape == (BATCH, 400)
     assert engine._cell(3).evaluate(folded).device == META
@@ -125,6 +147,7 @@ def test_gradients_averages_and_maxima_stay_where_the_images_are(there):
         averages = em.average(em.Averages.zero(model), images, codes, expectation, 0.3)
         found = em.maximize(model, averages)
     assert seen.places == {"meta"}
+    assert not seen.copied
     assert [average.shape for average in averages] == [(PIXELS, COLUMNS), (COLUMNS, SHAPES), (SHAPES, SHAPES)]
     assert (found.group_basis.shape, found.dictionary.shape) == ((PIXELS, COLUMNS), (PIXELS, SHAPES))
 
@@ -138,6 +161,7 @@ def test_steps_on_the_manifold_stay_where_it_is(there, metric):
         )
         stiefel.orthonormalize(point)
     assert seen.places == {"meta"}
+    assert not seen.copied
     assert new.shape == state.momentum.shape == point.shape
 
 
@@ -150,6 +174,7 @@ def test_a_whole_training_step_stays_where_the_images_are(there, method, metric)
     with Watch() as seen:
         state, codes = step(model, images, settings_of(method, metric), engine)
     assert seen.places == {"meta"}
+    assert not seen.copied
     tensors = [leaf for leaf in tree_leaves((state.adam, state.averages, codes)) if isinstance(leaf, torch.Tensor)]
     assert {tensor.device for tensor in tensors} == {state.parameters.device} == {META}
     assert state.random.is_cpu
