@@ -115,6 +115,11 @@ def test_colour_is_kept_only_where_asked(pictures, tmp_path):
     found = load_images(str(tmp_path / "spots.npy"), (32, 32, 3)).images
     expected = images.reshape(8, -1) / np.linalg.norm(images.reshape(8, -1), axis=1, keepdims=True)
     assert_allclose(found.numpy(), expected, atol=1e-6)
+    small = load_images(f"{tmp_path}/spots.npy:size=16", (16, 16, 3)).images.reshape(-1, 16, 16, 3)
+    np.save(tmp_path / "green.npy", images[..., 1])
+    green = load_images(f"{tmp_path}/green.npy:size=16", (16, 16)).images.reshape(-1, 16, 16)
+    norms = small[..., 1].flatten(1).norm(dim=1)[:, None, None]
+    assert_allclose((small[..., 1] / norms).numpy(), green.numpy(), atol=1e-6)
     inverted = load_data(f"{tmp_path}/spots.npy:colour=yes,invert=yes,n_test=1")
     assert inverted.train.min() >= 0
     np.save(tmp_path / "grey.npy", images[..., 0])

@@ -60,8 +60,8 @@ def test_no_matrix_of_pixels_by_pixels_at_64_by_64():
     found = images.memory_of_a_process(64 * 64)
     if math.isnan(found["start_mb"]):
         pytest.skip("peak memory is only known on Linux")
-    assert 4 < found["learning_mb"] < 67  # W has 4.2, a D × D matrix of floats 67
-    assert 4 < found["start_mb"] < 67
+    assert 4 < found["learning_mb"] < 85  # W has 4.2, and a D × D matrix of floats would add 67
+    assert 4 < found["start_mb"] < 85
 
 
 def test_the_estimate_is_its_arithmetic():
