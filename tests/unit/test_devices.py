@@ -1,6 +1,8 @@
 """Devices by name, and that no other file names one."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +72,17 @@ def test_each_process_of_torchrun_gets_its_own_gpu(monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "4")
     with pytest.raises(ValueError, match=r"expected one of 4 GPU\(s\), got cuda:4"):
         choose_device("auto")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_train_says_at_once_that_there_is_no_gpu(tmp_path):
+    command = [sys.executable, "-m", "liesparse", "train", "digits", "--out", str(tmp_path / "run"), "--device", "cuda"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stdout == (
+        "device: expected a device of this machine, got 'cuda', but torch sees no GPU. Pass 'auto' or 'cpu'.\n"
+    )
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_model_from_another_machine_computes_here(tmp_path, monkeypatch):

@@ -44,10 +44,10 @@ N_START = 2000  # images of a stream from which learning starts
 class LieSparseCoder(Motions):
     """Sparse shapes moved by a learned torus transformation: I = W R(s) Wᵀ Φ α + ε.
 
-    Images may be rows, (n, height, width) arrays or tensors; ``fit`` also takes a torch ``DataLoader`` or an
-    iterator of batches. Each image is scaled to norm 1 for the model, and what comes back as an image has the scale
-    and shape that came in; tensors in, tensors out. Codes belong to the image of norm 1. Learning passes over blank
-    images with a warning; elsewhere a blank image has no codes and stays blank.
+    Images may be rows, (n, height, width) or (n, height, width, 3) arrays or tensors; ``fit`` also takes a torch
+    ``DataLoader`` or an iterator of batches. Each image is scaled to norm 1 for the model, and what comes back as an
+    image has the scale and shape that came in; tensors in, tensors out. Codes belong to the image of norm 1. Learning
+    passes over blank images with a warning; elsewhere a blank image has no codes and stays blank.
 
     Parameters
     ----------
