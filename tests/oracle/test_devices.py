@@ -4,13 +4,16 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from liesparse import em, stiefel
+from liesparse.baselines.sparse_coding import infer_sparse_codes
 from liesparse.devices import read_numbers
 from liesparse.gradients import dictionary_gradient, group_basis_gradient
 from liesparse.inference import expect_pose, infer_codes, map_poses
+from liesparse.lattice import half_lattice
 from liesparse.learning import Settings, State, advance, learn
 from liesparse.model import draw_codes, generate, reconstruct
 from liesparse.posterior import (
@@ -111,8 +114,10 @@ def test_poses_take_only_the_frequencies_and_the_grid_along(there):
     model, images, codes = there
     engine = GridEngine(model.frequencies, 12, dtype=model.dtype, device=META)
     with Watch() as seen:
+        map_poses(model, images, codes, engine)
         poses = map_poses(model, images, codes, engine)
         images = reconstruct(model, codes, poses)
+    assert [tuple(tensor.shape) for tensor in seen.copied].count((144, 2)) == 1
     assert {tuple(tensor.shape) for tensor in seen.copied} == {tuple(model.frequencies.shape), (144, 2)}
     assert all(tensor.is_cpu for tensor in seen.copied)
     assert (poses.device, poses.shape, images.device, images.shape) == (META, (BATCH, 2), META, (BATCH, PIXELS))
@@ -199,6 +204,63 @@ def test_double_precision_stays_double(make_model, draw, name, method):
     types = {tensor.dtype for tensor in seen.tensors if tensor.is_floating_point() or tensor.is_complex()}
     assert types == {torch.float64, torch.complex128}
     assert state.parameters.dtype == torch.float64
+
+
+class Factories(TorchFunctionMode):
+    """Notes tensors that are made from nothing without a word on where: elsewhere they would be on the CPU."""
+
+    MAKERS = ("arange", "empty", "eye", "full", "linspace", "ones", "tensor", "triu_indices", "zeros", "new_tensor")
+
+    def __init__(self):
+        super().__init__()
+        self.found, self.n_calls = [], 0
+
+    def __torch_function__(self, function, types, arguments=(), kwargs=None):
+        name = getattr(function, "__name__", "")
+        self.n_calls += 1
+        if name in self.MAKERS and (kwargs or {}).get("device") is None:
+            self.found.append(name)
+        return function(*arguments, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_the_adaptive_engine_makes_no_tensor_on_the_cpu(n):
+    """What a dry run cannot reach: sums that values choose, of posteriors from flat to sharp."""
+    rng = torch.Generator().manual_seed(0)
+    engine = AdaptiveEngine(half_lattice(n, 6), dtype=torch.float64)
+    for axis in (4, 6, 8, 10, 12, 20):  # tables are made once, on the CPU, and moved
+        engine._grid(axis), engine._cell(axis)
+    for scale in (0.01, 1, 10, 1000):
+        natural = scale * torch.randn(9, 6, 2, generator=rng, dtype=torch.float64)
+        engine.moments(natural)
+        with Factories() as seen:
+            engine.moments(natural)
+        assert seen.n_calls > 20
+        assert not seen.found
+
+
+def test_learning_with_reseeding_makes_no_tensor_on_the_cpu(make_model, draw):
+    model = make_model(sparsity=0.1)
+    images = draw(model, batch=12)[0]
+    copies = replace(model, dictionary=model.dictionary[:, [0, 0, 2]].contiguous())
+    engine = GridEngine(model.frequencies, 12, dtype=model.dtype)
+    assert engine.points.shape == (144, 2)  # made once
+    state = State.begin(copies, torch.Generator())
+    settings = replace(settings_of("em"), reseed_overlap=0.9, code_start=0.1)
+    with Factories() as seen:
+        state, _ = advance(state, images, settings, engine, n_steps=4, end_of_epoch=True)
+    assert state.epoch == 1
+    assert not state.parameters.dictionary[:, 1].equal(state.parameters.dictionary[:, 0])
+    assert not seen.found
+
+
+def test_plain_sparse_coding_stays_where_the_images_are(there):
+    model, images, _ = there
+    with Watch() as seen:
+        codes = infer_sparse_codes(model.dictionary, images, noise_std=0.1, sparsity=1.0, n_code_steps=3)
+    assert seen.places == {"meta"}
+    assert not seen.copied
+    assert codes.shape == (BATCH, SHAPES)
 
 
 def test_an_engine_elsewhere_is_refused(there):

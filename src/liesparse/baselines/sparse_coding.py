@@ -98,7 +98,7 @@ def infer_sparse_codes(
     check_matrix("dictionary", dictionary, ("n_pixels", None), ("n_components", None))
     check_images(images, len(dictionary))
     gram = dictionary.T @ dictionary
-    step = 1 / max(float(torch.linalg.eigvalsh(gram)[-1]), 1e-12)  # in units of σ²
+    step = 1 / torch.linalg.eigvalsh(gram)[-1].double().clamp(min=1e-12)  # in units of σ²
     target, threshold = images @ dictionary * step, step * sparsity * noise_std**2
     start = images.new_zeros(len(images), dictionary.shape[1])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from functools import cached_property
 
 import torch
 from jaxtyping import Float, Int
@@ -60,7 +61,7 @@ class Engine(ABC):
         """Log volume of one grid cell, the weight of a point in the quadrature."""
         return self.torus_dim * math.log(2 * math.pi / self.n_grid)
 
-    @property
+    @cached_property
     def points(self) -> Float[Tensor, "point torus"]:
         """All grid points in the order of the flattened :meth:`log_density`."""
         return torus.grid_points(self.n_grid, self.torus_dim, dtype=self.dtype).to(self.device)
