@@ -68,7 +68,8 @@ def check_matrix(
 ) -> Tensor:
     """Return ``value`` if it is a finite floating point matrix whose sizes and type fit.
 
-    ``rows`` and ``columns`` each name a size and give its required value, or None for any.
+    ``rows`` and ``columns`` each name a size and give its required value, or None for any. Values are only looked at
+    on the CPU: elsewhere every look would wait for the device.
     """
     shape = ", ".join(f"{name} = {size}" if size is not None else name for name, size in (rows, columns))
     expected = f"a {dtype or 'floating point'} tensor of shape ({shape})"
@@ -82,7 +83,7 @@ def check_matrix(
     if not value.dtype.is_floating_point or (dtype is not None and value.dtype != dtype):
         fix = f".to({dtype})" if dtype is not None else ".float()"
         reject(argument, expected, describe(value), f"Convert it with {fix} first.")
-    if value.numel() and not bool(torch.isfinite(value.abs().amax())):  # one pass, and NaN survives it
+    if value.is_cpu and value.numel() and not all(map(math.isfinite, value.detach().aminmax())):  # no copy of them all
         bad = int((~torch.isfinite(value)).sum())
         reject(argument, "finite numbers", f"{bad} NaN or infinite entries", "Remove or repair those entries.")
     return value
@@ -95,8 +96,8 @@ def check_images(
     check_matrix(argument, images, ("batch", None), ("n_pixels", n_pixels), dtype)
     if len(images) == 0:
         reject(argument, "at least one image", "none", "Pass a non-empty batch.")
-    blank = images.abs().amax(dim=1) == 0
-    if bool(blank.any()):
+    blank = ~images.any(dim=1) if images.is_cpu else None
+    if blank is not None and bool(blank.any()):
         where = int(blank.nonzero()[0])
         reject(
             argument,
@@ -155,7 +156,7 @@ def check_frequencies(frequencies: Tensor) -> Tensor:
 def orthonormality_error(matrix: Tensor) -> float:
     """Return max|WᵀW - 1|."""
     gram = matrix.T @ matrix
-    return float((gram - torch.eye(len(gram)).to(gram)).abs().max())
+    return float((gram - torch.eye(len(gram), dtype=gram.dtype, device=gram.device)).abs().max())
 
 
 def check_group_basis(group_basis: Tensor, *, tol: float = ORTHONORMAL_TOLERANCE) -> Tensor:

@@ -72,7 +72,9 @@ def maximize(parameters: Parameters, averages: Averages) -> Parameters:
     group_basis = stiefel.polar(averages.moved)
     planes = unit_columns(parameters.group_basis.T @ parameters.dictionary)
     energies = averages.gram.diagonal()
-    for k in (energies > LEAST_USE * energies.mean()).nonzero().flatten().tolist():
+    used = energies > LEAST_USE * energies.mean()
+    for k in range(parameters.n_components):  # a choice by value for each column, and no device is waited for
         others = planes @ averages.gram[:, k] - planes[:, k] * energies[k]
-        planes[:, k] = torch.nn.functional.normalize(averages.returned[:, k] - others, dim=0)
+        best = torch.nn.functional.normalize(averages.returned[:, k] - others, dim=0)
+        planes[:, k] = torch.where(used[k], best, planes[:, k])
     return replace(parameters, group_basis=group_basis, dictionary=group_basis @ planes)

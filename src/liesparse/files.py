@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from liesparse._checks import reject
+from liesparse.devices import to_cpu
 
 FORMAT_VERSION = 1
 _KEY = "liesparse"  # in safetensors' own metadata
@@ -63,7 +64,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 def write_sealed(path: str | Path, kind: str, header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """Write a file of some kind, such as "model", atomically."""
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    plain = {name: to_cpu(tensor).contiguous() for name, tensor in tensors.items()}
     text = json.dumps({"kind": kind, "version": FORMAT_VERSION, **header}, ensure_ascii=False)
     # One entry, as safetensors writes several in any order: equal contents give equal files.
     metadata = {_KEY: f"{_digest(text, plain)} {text}"}
@@ -104,7 +105,7 @@ def need(sealed: Sealed, path: str | Path, header: Mapping[str, type], tensors: 
 def hash_tensor(tensor: Tensor) -> str:
     """Return the SHA-256 of a tensor's type, shape and values, by which a data set is known again."""
     digest = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
-    digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    digest.update(to_cpu(tensor).contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from liesparse import torus
 from liesparse._checks import check_choice, check_count, check_images, check_matrix, check_real, reject
+from liesparse.devices import full_precision, is_cpu
 from liesparse.model import Parameters, compose
 from liesparse.posterior import Engine, natural_parameters, pose_natural, refined_peaks
 
@@ -69,16 +70,17 @@ def code_gradient(
     return residual @ parameters.dictionary / parameters.noise_std**2 - parameters.sparsity * codes.sign()
 
 
-def code_step_size(dictionary_planes: Float[Tensor, "component column"], noise_std: float) -> float:
+def code_step_size(dictionary_planes: Float[Tensor, "component column"], noise_std: float) -> Float[Tensor, ""]:
     """Return 1 / (1.5 ‖ΦᵀWWᵀΦ‖₂ / σ²), the step of FISTA [Chau20, app. D].
 
     The norm is the largest eigenvalue of a K × K matrix: no pixel is touched.
     """
     gram = dictionary_planes @ dictionary_planes.T
-    norm = float(torch.linalg.eigvalsh(gram)[-1])
-    return noise_std**2 / (STEP_SAFETY * max(norm, 1e-12))
+    norm = torch.linalg.eigvalsh(gram)[-1].double()
+    return noise_std**2 / (STEP_SAFETY * norm.clamp(min=1e-12))
 
 
+@full_precision
 def infer_codes(
     parameters: Parameters,
     images: Float[Tensor, "batch pixel"],
@@ -128,7 +130,7 @@ def infer_codes(
             dictionary_planes,
             parameters.pose_prior,
             n_steps=n_code_steps,
-            step=step,
+            step=float(step),
             sparsity=parameters.sparsity,
             variance=variance,
             exact=gradient == "exact",
@@ -137,20 +139,16 @@ def infer_codes(
         if found is not None:
             return found
     # Conjugate planes ū, v̄ throughout: then η̂ = η + ūv/σ² and R̄ᵀv - u need no conjugation in the loop.
-    mirror = torch.tensor([1.0, -1.0]).to(images)
-    dictionary_planes = (engine.arrange(dictionary_planes) * mirror).flatten(1)  # Ā
+    dictionary_planes = torus.conjugate(engine.arrange(dictionary_planes)).flatten(1)  # Ā
     planes = engine.arrange(image_planes)
-    evidence, mirrored = torus.as_complex(planes / variance), torus.as_complex(planes * mirror)
+    evidence, mirrored = torus.as_complex(planes / variance), torus.as_complex(torus.conjugate(planes))
     prior = torus.as_complex(engine.arrange(parameters.pose_prior))
-    informed = bool(parameters.pose_prior.any())
     back = (dictionary_planes * (step / variance)).T
 
     def advance(codes: Float[Tensor, "batch component"]) -> Float[Tensor, "batch component"]:
         shape = torus.as_complex((codes @ dictionary_planes).unflatten(1, (-1, 2)))  # ū
-        natural = shape * evidence
-        rotation = torus.as_complex(
-            engine.arranged_moments(torch.view_as_real(natural + prior if informed else natural)).rotation
-        )
+        natural = shape * evidence + prior
+        rotation = torus.as_complex(engine.arranged_moments(torch.view_as_real(natural)).rotation)
         exact = gradient == "exact"
         residual = rotation * mirrored - shape if exact else rotation * (mirrored - rotation.conj() * shape)
         uphill = torch.view_as_real(residual).flatten(1) @ back
@@ -179,12 +177,13 @@ def _start_codes(
 ) -> Float[Tensor, "batch component"]:
     if isinstance(start, Tensor):
         check_matrix("start", start, ("batch", len(images)), ("n_components", parameters.n_components), images.dtype)
-        if bool((start < 0).any()):
+        if is_cpu(start.device) and bool((start < 0).any()):
             reject("start", "codes >= 0", f"a minimum of {float(start.min())}", "Clamp them at 0.")
         return start
     return images.new_full((len(images), parameters.n_components), check_real("start", start, minimum=0))
 
 
+@full_precision
 def map_poses(
     parameters: Parameters,
     images: Float[Tensor, "batch pixel"],
@@ -203,4 +202,4 @@ def map_poses(
     if not refine:
         return torus.wrap(engine.mode(natural))
     peaks, values = refined_peaks(natural, engine, N_CANDIDATES)
-    return torus.wrap(peaks[torch.arange(len(peaks)), values.argmax(dim=1)])
+    return torus.wrap(peaks.take_along_dim(values.argmax(dim=1)[:, None, None], dim=1).squeeze(1))

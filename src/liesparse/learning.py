@@ -19,6 +19,7 @@ from torch import Tensor
 
 from liesparse import em, stiefel
 from liesparse._checks import check_choice, check_count, check_images, check_real, check_unit_norm
+from liesparse.devices import full_precision, read_numbers
 from liesparse.gradients import dictionary_gradient, group_basis_gradient
 from liesparse.inference import (
     CODE_UPDATES,
@@ -129,6 +130,15 @@ class State(NamedTuple):
         adam, averages = stiefel.AdamState.zero(parameters.group_basis), em.Averages.zero(parameters)
         return cls(parameters, adam, averages, 0, 0, 0, generator.get_state(), 0.0, parameters)
 
+    def to(self, device: torch.device) -> State:
+        """Return the state on another device; that of the generator stays on the CPU."""
+        adam = self.adam._replace(
+            momentum=self.adam.momentum.to(device), second_moment=self.adam.second_moment.to(device)
+        )
+        averages = em.Averages(*(average.to(device) for average in self.averages))
+        parameters, last_good = self.parameters.to(device), self.last_good.to(device)
+        return self._replace(parameters=parameters, adam=adam, averages=averages, last_good=last_good)
+
 
 class Progress(NamedTuple):
     """What a callback sees after each batch."""
@@ -207,10 +217,13 @@ def learn(
 
 
 @torch.no_grad()
+@full_precision
 def go_on(state: State, source: Source, settings: Settings, *, callback: Callback | None = None) -> State:
     """Learn from ``state`` to the end of the last epoch, in whose middle ``state`` may lie."""
     parameters = state.parameters.validate()
-    engine = make_engine(settings.posterior, parameters.frequencies, settings.n_grid, dtype=parameters.dtype)
+    engine = make_engine(
+        settings.posterior, parameters.frequencies, settings.n_grid, dtype=parameters.dtype, device=parameters.device
+    )
     n_steps = None if source.n_batches is None else source.n_batches * settings.n_epochs
     generator = torch.Generator()
     for epoch in range(state.epoch, settings.n_epochs):
@@ -225,6 +238,7 @@ def go_on(state: State, source: Source, settings: Settings, *, callback: Callbac
     return state
 
 
+@full_precision
 def advance(
     state: State,
     batch: Float[Tensor, "batch pixel"],
@@ -257,8 +271,11 @@ def advance(
         due = step % settings.batches_per_update == 0 and step * settings.em_rate >= 1
         if due or step == n_steps:
             parameters = em.maximize(parameters, averages)
-    code_sum = state.code_sum + float(codes.sum())
-    _check_health(parameters, code_sum, end_of_epoch, state)
+    checksum, batch_sum = read_numbers(
+        torch.stack((parameters.group_basis.sum() + parameters.dictionary.sum(), codes.sum()))
+    )
+    code_sum = state.code_sum + batch_sum
+    _check_health(checksum + code_sum, code_sum, end_of_epoch, state)
     state = State(
         parameters, adam, averages, step, state.place + 1, state.epoch, state.random, code_sum, state.last_good
     )
@@ -278,8 +295,7 @@ def _mark_last(batches: Iterator[Tensor]) -> Iterator[tuple[Tensor, bool]]:
         held = following
 
 
-def _check_health(parameters: Parameters, code_sum: float, end_of_epoch: bool, before: State) -> None:
-    checksum = float(parameters.group_basis.sum() + parameters.dictionary.sum()) + code_sum
+def _check_health(checksum: float, code_sum: float, end_of_epoch: bool, before: State) -> None:
     if not math.isfinite(checksum):
         raise LearningError(
             f"Learning stopped in epoch {before.epoch + 1}: the parameters are no longer finite numbers. "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Int
@@ -118,6 +118,16 @@ class Parameters:
     def torus_dim(self) -> int:
         """Dimension of the pose (paper: n)."""
         return self.frequencies.shape[1]
+
+    @property
+    def device(self) -> torch.device:
+        """Where W, Φ and the prior are, and the images must be."""
+        return self.group_basis.device
+
+    def to(self, device: torch.device) -> Parameters:
+        """Return the model on another device; the frequencies decide sizes and stay on the CPU."""
+        moved = {name: getattr(self, name).to(device) for name in ("group_basis", "dictionary", "pose_prior")}
+        return replace(self, **moved)
 
     def to_planes(self, images: Float[Tensor, "batch pixel"]) -> Float[Tensor, "batch irrep 2"]:
         """Return Wᵀ I, one coordinate pair for each plane."""
@@ -236,8 +246,9 @@ def draw_codes(
     """Draw codes from their prior, α_k ~ Exp(λ) [Chau20, sec. 3.1]."""
     check_count("n_images", n_images)
     check_real("sparsity", parameters.sparsity, above=0)
-    codes = parameters.dictionary.new_empty(n_images, parameters.n_components)
-    return codes.exponential_(parameters.sparsity, generator=generator)
+    shape = (n_images, parameters.n_components)
+    codes = torch.empty(shape, dtype=parameters.dtype, device=generator.device)
+    return codes.exponential_(parameters.sparsity, generator=generator).to(parameters.dictionary)
 
 
 def log_likelihood_given_pose(

@@ -22,14 +22,19 @@ LEAST_SIZE = 96  # pixels of a shown image, on its longer side
 
 
 def walk_frames(walks: Array, *, gap: int = 4) -> NDArray[np.uint8]:
-    """Lay out (axis, image, step, height, width) as frames: images in rows, axes in columns, dark ink on white."""
-    n_axes, n_images, n_steps, height, width = walks.shape
-    peak = np.abs(walks).max(axis=(2, 3, 4), keepdims=True)
-    ink = np.round(255 * (1 - np.clip(walks / np.maximum(peak, np.finfo(np.float32).tiny), 0, 1))).astype(np.uint8)
+    """Lay out (axis, image, step, height, width[, 3]) as frames: images in rows, axes in columns.
+
+    Grey is dark ink on white; colours are their own.
+    """
+    n_axes, n_images, n_steps, height, width = walks.shape[:5]
+    colours = walks.shape[5:]
+    peak = np.abs(walks).max(axis=tuple(range(2, walks.ndim)), keepdims=True)
+    shown = np.clip(walks / np.maximum(peak, np.finfo(np.float32).tiny), 0, 1)
+    ink = np.round(255 * (shown if colours else 1 - shown)).astype(np.uint8)
     zoom = max(1, -(-LEAST_SIZE // max(height, width)))
     ink = ink.repeat(zoom, axis=3).repeat(zoom, axis=4)
     tall, wide = height * zoom + gap, width * zoom + gap
-    frames = np.full((n_steps, n_images * tall + gap, n_axes * wide + gap), 223, dtype=np.uint8)
+    frames = np.full((n_steps, n_images * tall + gap, n_axes * wide + gap, *colours), 223, dtype=np.uint8)
     for axis in range(n_axes):
         for image in range(n_images):
             top, left = gap + image * tall, gap + axis * wide
@@ -59,10 +64,11 @@ def _mp4(frames: NDArray[np.uint8]) -> bytes:
     if program is None:
         reject("out", "ffmpeg for .mp4 files", "none installed", "Install ffmpeg, or use .gif.")
     frames = frames[:, : frames.shape[1] // 2 * 2, : frames.shape[2] // 2 * 2]  # its encoder wants even sizes
-    height, width = frames.shape[1:]
+    height, width = frames.shape[1:3]
+    pixels = "rgb24" if frames.ndim == 4 else "gray"
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "walk.mp4"
-        size = ["-f", "rawvideo", "-pix_fmt", "gray", "-s", f"{width}x{height}", "-r", f"{1 / FRAME_SECONDS:g}"]
+        size = ["-f", "rawvideo", "-pix_fmt", pixels, "-s", f"{width}x{height}", "-r", f"{1 / FRAME_SECONDS:g}"]
         command = [program, "-y", "-loglevel", "error", *size, "-i", "-", "-pix_fmt", "yuv420p", str(target)]
         done = subprocess.run(command, input=frames.tobytes(), capture_output=True, check=False)
         if done.returncode != 0:

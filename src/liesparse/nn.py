@@ -223,7 +223,8 @@ class _Polar(torch.autograd.Function):
         stretch = squares.clamp(min=limits.eps * squares[-1] + limits.tiny).sqrt()
         basis = free @ (axes / stretch) @ axes.mT
         for _ in range(POLISH):
-            basis = basis @ (1.5 * torch.eye(len(squares)).to(basis) - 0.5 * (basis.mT @ basis))
+            gram = basis.mT @ basis
+            basis = basis @ (1.5 * torch.eye(len(gram), dtype=gram.dtype, device=gram.device) - 0.5 * gram)
         ctx.save_for_backward(basis, axes, stretch)
         return basis
 

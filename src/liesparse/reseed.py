@@ -23,8 +23,8 @@ def pose_overlaps(parameters: Parameters, engine: Engine) -> Float[Tensor, "comp
     planes = torch.nn.functional.normalize(parameters.to_planes(parameters.dictionary.T).flatten(1), dim=1)
     planes = planes.unflatten(1, (-1, 2))
     flat = torch.zeros_like(parameters.pose_prior)
-    first, second = torch.triu_indices(n, n, offset=1)
-    overlaps = torch.eye(n).to(planes)
+    first, second = torch.triu_indices(n, n, offset=1, device=planes.device)
+    overlaps = torch.eye(n, dtype=planes.dtype, device=planes.device)
     if n > 1:
         natural = natural_parameters(planes[first], planes[second], 1.0, flat)
         overlaps[first, second] = overlaps[second, first] = refined_peaks(natural, engine, 1)[1][:, 0]

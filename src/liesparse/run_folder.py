@@ -85,9 +85,10 @@ def measure(
     """Return the held-out quality of a model, plain sparse coding beside it."""
     model = coder.model_
     images = images.to(model.dtype)
-    engine = make_engine("adaptive", model.frequencies, dtype=model.dtype)
-    found, at_maximum = evaluate(model, images, engine), evaluate(model, images, engine, exact_map=True)
-    health = examine(model, images[:N_GLANCE], engine)
+    there = images.to(model.device)
+    engine = make_engine("adaptive", model.frequencies, dtype=model.dtype, device=model.device)
+    found, at_maximum = evaluate(model, there, engine), evaluate(model, there, engine, exact_map=True)
+    health = examine(model, there[:N_GLANCE], engine)
     metrics: dict[str, Any] = {
         "n_test_images": len(images),
         "lsc_snr": found.snr,

@@ -72,7 +72,7 @@ def train(
     checkpoints of the same run (settings, images and start) is taken up where it ended, to bit-identical results.
     """
     source = Shuffled(images, settings.batch_size) if isinstance(images, Tensor) else images
-    judge = judge or AdaptiveEngine(start.frequencies, dtype=start.dtype)
+    judge = judge or AdaptiveEngine(start.frequencies, dtype=start.dtype, device=start.device)
     checkpoint = Checkpoint(State.begin(start, generator), [], {})
     if keeping is not None:
         checkpoint = _take_up(keeping, checkpoint, images, settings)
@@ -121,7 +121,7 @@ def _take_up(keeping: Keeping, fresh: Checkpoint, images: Tensor | Source, setti
             f"{keeping.folder} with " + "; ".join(differences(identity, found.identity)),
             "Use the same images, seed and settings to go on, or another folder to start anew.",
         )
-    return found
+    return found._replace(state=found.state.to(parameters.device))
 
 
 def _farewell(progress: Progress, keeping: Keeping | None) -> str:

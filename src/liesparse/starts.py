@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -10,6 +12,9 @@ from liesparse import stiefel
 from liesparse._checks import check_count, check_images, check_n_pixels, check_real, reject
 from liesparse.lattice import half_lattice
 from liesparse.model import Parameters, uniform_prior
+
+EXACT_PIXELS = 1024  # up to here a D × D matrix is small and quickly decomposed
+SUBSPACE_STEPS = 2
 
 
 def random_start(
@@ -78,9 +83,23 @@ def known_translation(
 
 
 def leading_subspace(images: Float[Tensor, "image pixel"], n_columns: int) -> Float[Tensor, "pixel column"]:
-    """Return the orthonormal directions that hold most of the energy of images."""
-    _, directions = torch.linalg.eigh((images.T @ images).double())
-    return directions[:, -n_columns:].to(images)
+    """Return orthonormal directions that hold most of the energy of images.
+
+    Small images have them exactly, from their D × D matrix; larger ones by subspace iteration, from some of the
+    images themselves, and no matrix is larger than the images or D × 2 ``n_columns``.
+    """
+    n_images, n_pixels = images.shape
+    if n_pixels <= EXACT_PIXELS:
+        _, directions = torch.linalg.eigh((images.T @ images).double())
+        return directions[:, -n_columns:].to(images)
+    width = min(2 * n_columns, n_pixels)
+    spread = torch.arange(width, device=images.device) * n_images // width  # evenly over the images
+    basis = torch.linalg.qr(images[spread].T).Q
+    for _ in range(SUBSPACE_STEPS):
+        basis = torch.linalg.qr(images.T @ (images @ basis)).Q
+    inside = images @ basis
+    _, mixing = torch.linalg.eigh((inside.T @ inside).double())
+    return basis @ mixing[:, -n_columns:].to(basis)
 
 
 def start_from_data(
@@ -97,12 +116,9 @@ def start_from_data(
     n_columns = 2 * parameters.n_irreps
     leading = leading_subspace(images, n_columns)
     mixing = stiefel.random_point(n_columns, n_columns, generator=generator, dtype=images.dtype)
-    chosen = torch.randperm(len(images), generator=generator)[: parameters.n_components]
-    return Parameters(
-        group_basis=leading @ mixing,
+    chosen = torch.randperm(len(images), generator=generator)[: parameters.n_components].to(images.device)
+    return replace(
+        parameters.to(images.device),
+        group_basis=leading @ mixing.to(leading),
         dictionary=torch.nn.functional.normalize(images[chosen].T.contiguous(), dim=0),
-        frequencies=parameters.frequencies,
-        noise_std=parameters.noise_std,
-        sparsity=parameters.sparsity,
-        pose_prior=parameters.pose_prior,
     )

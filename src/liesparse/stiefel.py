@@ -42,7 +42,7 @@ def random_point(
 def orthonormalize(matrix: Matrix) -> Matrix:
     """Return the Q of the QR decomposition with a positive diagonal of R."""
     q, r = torch.linalg.qr(matrix)
-    return q * torch.where(r.diagonal() < 0, -1.0, 1.0).to(matrix)
+    return q * (1 - 2 * (r.diagonal() < 0).to(matrix))
 
 
 def polar(matrix: Matrix) -> Matrix:
@@ -116,7 +116,7 @@ def _cayley_step(point: Matrix, vector: Matrix, scale: Float[Tensor, ""]) -> tup
     """
     inner, gram = point.T @ vector, vector.T @ vector
     skew, square = scale * inner, scale * scale * gram  # WᵀU, UᵀU
-    eye = torch.eye(len(skew)).to(skew)
+    eye = torch.eye(len(skew), dtype=skew.dtype, device=skew.device)
     half = eye - 0.5 * skew
     # Qᵀ[W, V] = [top; bottom]; solve (1 - QᵀP/2) [first; second] = [top; bottom].
     top = torch.cat((eye, inner), dim=1)
@@ -130,4 +130,5 @@ def _cayley_step(point: Matrix, vector: Matrix, scale: Float[Tensor, ""]) -> tup
 
 def _newton_schulz(point: Matrix) -> Matrix:
     """One step towards the nearest orthonormal matrix: squares a small orthonormality error."""
-    return point @ (1.5 * torch.eye(point.shape[1]).to(point) - 0.5 * (point.T @ point))
+    gram = point.T @ point
+    return point @ (1.5 * torch.eye(len(gram), dtype=gram.dtype, device=gram.device) - 0.5 * gram)

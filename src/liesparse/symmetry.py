@@ -202,22 +202,30 @@ def apply_generator(
     return parameters.from_planes(torch.stack((-omega * y, omega * x), dim=-1))
 
 
-def apply_fields(images: Float[Tensor, "batch height width"]) -> Float[Tensor, "field batch height width"]:
+def apply_fields(
+    images: Float[Tensor, "batch height width *colour"],
+) -> Float[Tensor, "field batch height width *colour"]:
     """Return -v·∇I for each of ``FIELDS``: how an image of constant norm changes as its content moves with velocity v.
 
     T(s) keeps the norm, and so does the scaling of every image to norm 1: the part along the image itself is taken
     out. Beyond the frame the image goes on as at its edge.
     """
-    height, width = images.shape[1:]
+    if images.ndim == 4:
+        return _change(images.movedim(3, 1)).movedim(2, 4)
+    return _change(images[:, None])[:, :, 0]
+
+
+def _change(images: Float[Tensor, "batch colour height width"]) -> Float[Tensor, "field batch colour height width"]:
+    height, width = images.shape[2:]
     slope_y, slope_x = _slope(images.mT).mT, _slope(images)
     y = torch.arange(height).to(images)[:, None] - (height - 1) / 2
     x = torch.arange(width).to(images)[None, :] - (width - 1) / 2
     places = torch.stack(torch.broadcast_tensors(torch.ones_like(x), x, y))
     velocities = torch.tensor([_VELOCITIES[name] for name in FIELDS]).to(images)
     v_x, v_y = torch.einsum("fdp,phw->dfhw", velocities, places)
-    changes = -(v_x[:, None] * slope_x + v_y[:, None] * slope_y)
+    changes = -(v_x[:, None, None] * slope_x + v_y[:, None, None] * slope_y)
     units = torch.nn.functional.normalize(images.flatten(1), dim=1).view_as(images)
-    return changes - (changes * units).sum(dim=(-2, -1), keepdim=True) * units
+    return changes - (changes * units).sum(dim=(-3, -2, -1), keepdim=True) * units
 
 
 def _slope(images: Tensor) -> Tensor:
@@ -227,7 +235,7 @@ def _slope(images: Tensor) -> Tensor:
     return torch.nn.functional.conv1d(padded, images.new_tensor(_SLOPE)[None, None]).reshape(images.shape)
 
 
-def fit_fields(parameters: Parameters, images: Float[Tensor, "image pixel"], image_shape: tuple[int, int]) -> GroupFit:
+def fit_fields(parameters: Parameters, images: Float[Tensor, "image pixel"], image_shape: tuple[int, ...]) -> GroupFit:
     """Name the learned generators by least squares against known fields, over all images and pixels.
 
     ``images`` are best the model's own reconstructions. All shares follow from one small matrix of inner products.
@@ -246,14 +254,14 @@ def fit_fields(parameters: Parameters, images: Float[Tensor, "image pixel"], ima
 
 
 def known_motion(
-    rates: dict[str, float], images: Float[Tensor, "batch height width"]
-) -> Float[Tensor, "batch height width"]:
+    rates: dict[str, float], images: Float[Tensor, "batch height width *colour"]
+) -> Float[Tensor, "batch height width *colour"]:
     """Return how images change under the known motions with the rates of an :class:`AxisFit`."""
     shear, stretch = rates["shear"], rates["stretch"]
     rest = {"horizontal shear": shear, "vertical shear": shear}
     rest |= {"horizontal stretch": stretch, "vertical stretch": -stretch}
     weights = images.new_tensor([{**rates, **rest}[name] for name in FIELDS])
-    return torch.einsum("f,fbhw->bhw", weights, apply_fields(images))
+    return torch.einsum("f,f...->...", weights, apply_fields(images))
 
 
 def _explained(gram: Tensor, target: int, by: list[int]) -> tuple[float, Tensor]:

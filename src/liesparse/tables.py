@@ -59,16 +59,12 @@ def array_bytes(array: Array) -> bytes:
     return buffer.getvalue()
 
 
-def grey(images: Array) -> NDArray[np.uint8]:
-    """Return images as bytes: black is 0, the brightest pixel of each image 255, what is below 0 black."""
-    peak = np.maximum(images.max(axis=(-2, -1), keepdims=True), np.finfo(np.float32).tiny)
-    return np.round(255 * np.clip(images / peak, 0, 1)).astype(np.uint8)
-
-
 def image_bytes(image: Array) -> bytes:
-    """Return one image as a PNG in grey."""
+    """Return one image as a PNG, in grey or in colour: the brightest value is 255, what is below 0 black."""
     from PIL import Image
 
+    peak = max(float(image.max()), float(np.finfo(np.float32).tiny))
+    pixels = np.round(255 * np.clip(np.atleast_2d(image) / peak, 0, 1)).astype(np.uint8)
     buffer = io.BytesIO()
-    Image.fromarray(grey(np.atleast_2d(image))).save(buffer, format="PNG")
+    Image.fromarray(pixels).save(buffer, format="PNG")
     return buffer.getvalue()

@@ -40,7 +40,13 @@ def apply_mean_rotation_transposed(
     coords: Float[Tensor, "*batch irrep 2"], rotation: Float[Tensor, "*batch irrep 2"]
 ) -> Float[Tensor, "*batch irrep 2"]:
     """Apply R̄ᵀ, the transpose of :func:`apply_mean_rotation` [Chau20, app. C]."""
-    return apply_mean_rotation(coords, rotation * rotation.new_tensor([1.0, -1.0]))
+    return apply_mean_rotation(coords, conjugate(rotation))
+
+
+def conjugate(planes: Float[Tensor, "*batch irrep 2"]) -> Float[Tensor, "*batch irrep 2"]:
+    """Mirror planes: (x, y) becomes (x, -y)."""
+    x, y = planes.unbind(-1)
+    return torch.stack((x, -y), dim=-1)
 
 
 def to_planes(

@@ -197,7 +197,9 @@ def test_one_image_is_enough(tmp_path, make_model, draw):
 
 
 def test_bad_input_is_told(tmp_path, coder, digits):
-    with pytest.raises(ValueError, match="image_shape: expected \\(height, width\\) with 196 pixels"):
+    with pytest.raises(
+        ValueError, match=r"image_shape: expected \(height, width\) or \(height, width, 3\) with 196 pixels"
+    ):
         write_report(tmp_path, coder, test=digits[1].images, image_shape=(14, 15))
     with pytest.raises(ValueError, match="test: expected images, got 2 blank rows"):
         write_report(tmp_path, coder, test=torch.zeros(2, 196), image_shape=(14, 14))

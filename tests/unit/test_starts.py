@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from liesparse import stiefel
+from liesparse import starts, stiefel
 from liesparse.data import embedded_digits, translations
 from liesparse.inference import infer_codes, map_poses
 from liesparse.model import apply_transform
 from liesparse.posterior import AdaptiveEngine
-from liesparse.starts import known_translation, random_start, start_from_data
+from liesparse.starts import known_translation, leading_subspace, random_start, start_from_data
 
 
 def test_random_start_is_seeded_and_fits_the_paper():
@@ -36,6 +36,20 @@ def test_start_from_data_holds_the_energy_and_takes_images():
     assert random_inside < 0.5
     likeness = images @ start.dictionary
     assert_close(likeness.amax(dim=0), torch.ones(10))
+
+
+def test_large_images_start_in_nearly_the_best_subspace(monkeypatch):
+    rng = torch.Generator().manual_seed(0)
+    images = translations(900, generator=rng).images.double()
+    exact = leading_subspace(images, 60)
+    monkeypatch.setattr(starts, "EXACT_PIXELS", 0)
+    found = leading_subspace(images, 60)
+    assert stiefel.orthonormality_error(found) < 1e-9
+    best, energy = ((images @ basis).square().sum() / images.square().sum() for basis in (exact, found))
+    assert 0.999 * best < energy <= best * (1 + 1e-9)
+    few = leading_subspace(images[:20], 60)  # fewer images than directions
+    assert stiefel.orthonormality_error(few) < 1e-9
+    assert_close((images[:20] @ few).norm(dim=1), torch.ones(20, dtype=torch.float64))
 
 
 def test_known_translation_shifts_right_and_down_by_whole_turns():

@@ -98,7 +98,7 @@ def infer_sparse_codes(
     check_matrix("dictionary", dictionary, ("n_pixels", None), ("n_components", None))
     check_images(images, len(dictionary))
     gram = dictionary.T @ dictionary
-    step = 1 / max(float(torch.linalg.eigvalsh(gram)[-1]), 1e-12)  # in units of σ²
+    step = 1 / torch.linalg.eigvalsh(gram)[-1].double().clamp(min=1e-12)  # in units of σ²
     target, threshold = images @ dictionary * step, step * sparsity * noise_std**2
     start = images.new_zeros(len(images), dictionary.shape[1])
 
@@ -138,12 +138,13 @@ def learn_sparse_coding(
     """
     check_unit_norm(check_images(images))
     chosen = torch.randperm(len(images), generator=generator)[: check_count("n_components", n_components)]
-    dictionary = images[chosen].T.contiguous()
+    dictionary = images[chosen.to(images.device)].T.contiguous()
     squares: deque[Tensor] = deque(maxlen=settings.history)
     n_steps = settings.n_epochs * -(-len(images) // settings.batch_size)
     step = 0
     for _ in range(settings.n_epochs):
-        for batch in torch.randperm(len(images), generator=generator).split(settings.batch_size):
+        order = torch.randperm(len(images), generator=generator).to(images.device)
+        for batch in order.split(settings.batch_size):
             codes = infer_sparse_codes(
                 dictionary,
                 images[batch],

@@ -76,7 +76,7 @@ def pair_log_likelihood(
     noise_std: float,
 ) -> Float[Tensor, " batch"]:
     """Return ln P(I' | I) with the pose integrated out [Cohen14]."""
-    engine = AdaptiveEngine(frequencies, dtype=first.dtype)
+    engine = AdaptiveEngine(frequencies, dtype=first.dtype, device=first.device)
     log_partition = engine.log_partition(pair_natural(group_basis, first, second, noise_std))
     energy = (first @ group_basis).square().sum(dim=1) + second.square().sum(dim=1)
     constant = 0.5 * first.shape[1] * math.log(2 * math.pi * noise_std**2)
@@ -116,12 +116,13 @@ def learn_subgroup(
     check_unit_norm(check_images(first, len(group_basis), group_basis.dtype))
     check_matrix("second", second, ("pair", len(first)), ("n_pixels", len(group_basis)), group_basis.dtype)
     check_unit_norm(second, argument="second")
-    engine = AdaptiveEngine(frequencies, dtype=first.dtype)
+    engine = AdaptiveEngine(frequencies, dtype=first.dtype, device=first.device)
     n_steps = settings.n_epochs * -(-len(first) // settings.batch_size)
     average = torch.zeros_like(group_basis)
     step = 0
     for _ in range(settings.n_epochs):
-        for chosen in torch.randperm(len(first), generator=generator).split(settings.batch_size):
+        order = torch.randperm(len(first), generator=generator).to(first.device)
+        for chosen in order.split(settings.batch_size):
             statistics = pair_statistics(group_basis, first[chosen], second[chosen], engine, settings.noise_std)
             rate = settings.em_rate * 0.5 * (1 + math.cos(math.pi * step / n_steps))
             average = torch.lerp(average, statistics, rate if step else 1.0)

@@ -50,6 +50,7 @@ def _look(data_dir: Any) -> dict[str, Any]:
 
     from liesparse import __version__
     from liesparse.data import list_sources
+    from liesparse.devices import choose_device
     from liesparse.lattice import half_lattice
     from liesparse.posterior import AdaptiveEngine
 
@@ -58,7 +59,7 @@ def _look(data_dir: Any) -> dict[str, Any]:
     found |= {package: _version(package) for package in PACKAGES}
     found |= {
         "threads": torch.get_num_threads(),
-        "device": "cpu",
+        "device": str(choose_device("auto")),
         "compiled_code": "yes" if native else "no (needs gcc or cc; without it, several times slower)",
     }
     return found | {f"data: {source.name}": source.where for source in list_sources(data_dir)}

@@ -39,6 +39,7 @@ def train(
     noise_std: Annotated[float, typer.Option(min=1e-6, help="Pixel noise of an image of norm 1.")] = 0.1,
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the images, instead of the recipe's.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Random seed: same seed, same numbers.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1; auto is CUDA if there is any.")] = "auto",
     data_dir: DataDir = None,
     json: JsonOption = None,
 ) -> None:
@@ -48,6 +49,7 @@ def train(
     """
     from liesparse.checkpoint import list_checkpoints
     from liesparse.data import load_data
+    from liesparse.devices import choose_device
     from liesparse.estimators import LieSparseCoder
     from liesparse.recipes import load_recipe, parse_values
     from liesparse.run_folder import CHECKPOINTS, MODEL, Run, measure, save_run
@@ -56,6 +58,7 @@ def train(
     with explained(console, code=2):  # wrong use
         settings = parse_values(values or [])
         load_recipe(recipe).with_values(settings)
+        choose_device(device)
     checkpoints = out / CHECKPOINTS
     with explained(console):
         begun = bool(list_checkpoints(checkpoints))
@@ -78,6 +81,7 @@ def train(
             n_epochs=epochs,
             settings=settings or None,
             checkpoint_dir=checkpoints,
+            device=device,
             random_state=seed,
         )
         _learn(console, coder, loaded)

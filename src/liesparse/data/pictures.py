@@ -30,7 +30,7 @@ _GREY_MODES = ("1", "L", "LA", "La", "I", "F")
 
 
 class _Picture(NamedTuple):
-    pixels: NDArray[Any]  # (height, width), uint8, or float32 if deeper
+    pixels: NDArray[Any]  # (height, width), or (height, width, 3); uint8, or float32 if deeper
     coloured: bool
 
 
@@ -65,13 +65,13 @@ def read_zip(path: Path, fit: Fit) -> RawImages:
 
 
 def decode_all(pictures: Iterable[tuple[str, bytes]], fit: Fit, where: str) -> RawImages:
-    """Decode, grey and fit pictures that come with their names; all must end up equally large."""
+    """Decode, grey if need be, and fit pictures that come with their names; all must end up equally large."""
     found: list[NDArray[Any]] = []
     sizes: Counter[tuple[int, int]] = Counter()
     n_coloured = 0
     for name, content in pictures:
-        picture = _decode(content, name)
-        height, width = picture.pixels.shape
+        picture = _decode(content, name, fit.colour)
+        height, width = picture.pixels.shape[:2]
         sizes[height, width] += 1
         shape = fitted_shape((height, width), fit)
         check_pixels(shape, name)
@@ -83,7 +83,7 @@ def decode_all(pictures: Iterable[tuple[str, bytes]], fit: Fit, where: str) -> R
     if not found:
         fix = f"Pass pictures ({' '.join(SUFFIXES)}); for the idx files of MNIST pass mnist and their folder."
         reject("data", "at least 2 pictures", f"none in {where}", fix)
-    notes = (f"{n_coloured:,} greyed",) if n_coloured else ()
+    notes = (f"{n_coloured:,} greyed",) if n_coloured and not fit.colour else ()
     return RawImages(found, None, notes + fit_notes(fit, _tell_sizes(sizes, fit)))
 
 
@@ -95,14 +95,14 @@ def _tell_sizes(sizes: Counter[tuple[int, int]], fit: Fit) -> str:
 
 
 def _fit(pixels: NDArray[Any], fit: Fit) -> NDArray[Any]:
-    if fit == Fit():
+    if fit == Fit(colour=fit.colour):
         return pixels
     fitted = fit_images(torch.from_numpy(pixels.astype(np.float32))[None], fit)[0].numpy()
     # Back to bytes, a quarter of the memory, and what a picture of this size would hold.
     return fitted.round().astype(np.uint8) if pixels.dtype == np.uint8 else fitted
 
 
-def _decode(content: bytes, name: str) -> _Picture:
+def _decode(content: bytes, name: str, colour: bool) -> _Picture:
     from PIL import Image, UnidentifiedImageError  # only who reads pictures waits for it
 
     try:
@@ -111,7 +111,7 @@ def _decode(content: bytes, name: str) -> _Picture:
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(io.BytesIO(content), formats=_FORMATS) as picture:
                 size = picture.size
-                found = _to_grey(picture) if size[0] * size[1] <= MAX_SOURCE_PIXELS else None
+                found = _to_pixels(picture, colour) if size[0] * size[1] <= MAX_SOURCE_PIXELS else None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         found = None
     except Exception as error:  # Pillow raises almost anything for damaged bytes
@@ -123,18 +123,19 @@ def _decode(content: bytes, name: str) -> _Picture:
     return found
 
 
-def _to_grey(picture: Any) -> _Picture:
-    """Turn as the camera was held, put on white where transparent, and grey."""
+def _to_pixels(picture: Any, colour: bool) -> _Picture:
+    """Turn as the camera was held, put on white where transparent, and grey unless colours are to be kept."""
     from PIL import Image, ImageOps
 
     picture = ImageOps.exif_transpose(picture)
     coloured = picture.mode not in _GREY_MODES and not picture.mode.startswith("I;16")
     if picture.mode in ("I", "F") or picture.mode.startswith("I;16"):
-        return _Picture(np.asarray(picture).astype(np.float32), False)
+        deep = np.asarray(picture).astype(np.float32)
+        return _Picture(np.stack([deep] * 3, axis=-1) if colour else deep, False)
     if picture.has_transparency_data:
         picture = picture.convert("RGBA")
         picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
-    return _Picture(np.asarray(picture.convert("L")), coloured)
+    return _Picture(np.asarray(picture.convert("RGB" if colour else "L")), coloured)
 
 
 def _read_file(path: Path) -> bytes:

@@ -27,11 +27,12 @@ def first_line(error: BaseException) -> str:
 
 
 class Fit(NamedTuple):
-    """What to do with each image: crop to the central square, resize, invert; in this order."""
+    """What to do with each image: crop to the central square, resize, invert, in this order; perhaps keep colours."""
 
     size: tuple[int, int] | None = None  # (height, width)
     crop: bool = False
     invert: bool = False
+    colour: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Images:
 
     raw: RawImages
     fit: Fit
-    image_shape: tuple[int, int]
+    image_shape: tuple[int, ...]  # (height, width), or (height, width, 3) with colours
     kept: Int[Tensor, " image"]
     notes: tuple[str, ...] = field(default=())
 
@@ -134,23 +135,26 @@ def draw(images: Images, n: int | None, seed: int, argument: str) -> Int[Tensor,
     return images.kept[order[:n].sort().values]
 
 
-def fit_images(images: Float[Tensor, "image height width"], fit: Fit) -> Float[Tensor, "image _ _"]:
+def fit_images(images: Float[Tensor, "image height width *colour"], fit: Fit) -> Float[Tensor, "image _ _ *colour"]:
     """Crop, resize (bilinear, antialiased) and invert; inverting takes each image from its own maximum."""
     if fit.crop:
-        height, width = images.shape[1:]
+        height, width = images.shape[1:3]
         side = min(height, width)
         top, left = (height - side) // 2, (width - side) // 2
         images = images[:, top : top + side, left : left + side]
-    if fit.size is not None and fit.size != tuple(images.shape[1:]):
-        images = torch.nn.functional.interpolate(images[:, None], fit.size, mode="bilinear", antialias=True)[:, 0]
+    if fit.size is not None and fit.size != tuple(images.shape[1:3]):
+        planes = images[:, None] if images.ndim == 3 else images.movedim(3, 1)
+        planes = torch.nn.functional.interpolate(planes, fit.size, mode="bilinear", antialias=True)
+        images = planes[:, 0] if images.ndim == 3 else planes.movedim(1, 3)
     if fit.invert:
-        images = images.amax(dim=(1, 2), keepdim=True) - images
+        images = images.amax(dim=tuple(range(1, images.ndim)), keepdim=True) - images
     return images
 
 
-def fitted_shape(shape: tuple[int, int], fit: Fit) -> tuple[int, int]:
-    """Return the height and width that ``fit_images`` gives."""
-    return fit.size or ((min(shape), min(shape)) if fit.crop else shape)
+def fitted_shape(shape: tuple[int, int], fit: Fit) -> tuple[int, ...]:
+    """Return the shape that ``fit_images`` gives to an image of some height and width."""
+    height, width = fit.size or ((min(shape), min(shape)) if fit.crop else shape)
+    return (height, width, 3) if fit.colour else (height, width)
 
 
 def fit_notes(fit: Fit, sizes: str) -> tuple[str, ...]:
@@ -161,16 +165,16 @@ def fit_notes(fit: Fit, sizes: str) -> tuple[str, ...]:
     return tuple(notes + ["inverted"] * fit.invert)
 
 
-def check_pixels(image_shape: tuple[int, int], where: str) -> None:
+def check_pixels(image_shape: tuple[int, ...], where: str) -> None:
     """Reject images that no model of this kind can hold."""
     if math.prod(image_shape) > MAX_PIXELS:
-        size = f"{image_shape[0]} × {image_shape[1]} in {where}"
+        size = f"{' × '.join(map(str, image_shape))} in {where}"
         reject("data", f"images of at most {MAX_PIXELS:,} pixels", size, "Shrink them, such as with size=28.")
 
 
 def _check_shape(
     pixels: NDArray[Any] | list[NDArray[Any]], fit: Fit, where: str
-) -> tuple[tuple[int, int], tuple[str, ...]]:
+) -> tuple[tuple[int, ...], tuple[str, ...]]:
     shape = (len(pixels), *pixels[0].shape) if isinstance(pixels, list) else pixels.shape
     if not isinstance(pixels, list) and pixels.dtype.kind not in "biuf":
         reject("data", "an array of numbers", f"{pixels.dtype} in {where}", "Save it as uint8 or float32.")
@@ -179,12 +183,14 @@ def _check_shape(
         reject("data", expected, f"{shape} in {where}", "Stack the images into one array.")
     if len(shape) == 4 and shape[3] > 4:
         reject("data", "1 to 4 channels on the last axis", f"{shape} in {where}", "Use np.moveaxis(images, 1, -1).")
+    if fit.colour and (len(shape) != 4 or shape[3] < 3):
+        reject("colour", "shape (n, height, width, 3)", f"{shape} in {where}", "Leave colour=yes away.")
     height, width = _height_width(shape)
     if len(shape) == 2 and height != width and (fit.size or fit.crop):
         reject("size and crop", "images with height and width", f"rows of {width} pixels", "Reshape them first.")
     image_shape = fitted_shape((height, width), fit)
     check_pixels(image_shape, where)
-    greyed = ("greyed",) * (len(shape) == 4 and shape[3] > 2)
+    greyed = ("greyed",) * (len(shape) == 4 and shape[3] > 2 and not fit.colour)
     return image_shape, greyed + fit_notes(fit, f"{height} × {width}" if fit.size != (height, width) else "")
 
 
@@ -211,13 +217,16 @@ def _chunk_size(pixels: NDArray[Any] | list[NDArray[Any]]) -> int:
 def _read(
     pixels: NDArray[Any] | list[NDArray[Any]], places: Int[Tensor, " image"], fit: Fit
 ) -> Float[Tensor, "image pixel"]:
-    """Return some images in double precision, greyed and fitted: a chunk is small, and no value overflows."""
+    """Return some images in double precision, greyed or not, and fitted: a chunk is small, and no value overflows."""
     if isinstance(pixels, list):
         chunk = np.stack([pixels[place] for place in places.tolist()]).astype(np.float64)
     else:
         chunk = np.asarray(pixels[places.numpy()]).astype(np.float64)
-    if chunk.ndim == 4:
+    if fit.colour:
+        chunk = chunk[..., :3]
+    elif chunk.ndim == 4:
         # One or two channels are grey and perhaps opacity; three or four colour and perhaps opacity.
         chunk = chunk[..., :3] @ np.array(_GREY) if chunk.shape[3] > 2 else chunk[..., 0]
-    images = torch.from_numpy(np.ascontiguousarray(chunk)).reshape(len(chunk), *_height_width(chunk.shape))
+    colours = (3,) * fit.colour
+    images = torch.from_numpy(np.ascontiguousarray(chunk)).reshape(len(chunk), *_height_width(chunk.shape), *colours)
     return fit_images(images, fit).flatten(1)

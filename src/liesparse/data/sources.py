@@ -39,7 +39,7 @@ class LoadedData:
     name: str
     train: Float[Tensor, "image pixel"]
     test: Float[Tensor, "test pixel"]
-    image_shape: tuple[int, int]
+    image_shape: tuple[int, ...]  # (height, width), or (height, width, 3) with colours
     labels: Int[Tensor, " image"] | None = None
     test_labels: Int[Tensor, " test"] | None = None
     factors: Float[Tensor, "image factor"] | None = None
@@ -50,9 +50,9 @@ class LoadedData:
 
     def summary(self) -> str:
         """Say in one line how many images there are and what was done to them."""
-        height, width = self.image_shape
+        size = " × ".join(map(str, self.image_shape))
         counts = f"{len(self.train):,} images to learn from and {len(self.test):,} to test"
-        parts = [f"{self.name}: {counts}, {height} × {width} pixels", f"{self.n_blank:,} blank skipped", *self.notes]
+        parts = [f"{self.name}: {counts}, {size} pixels", f"{self.n_blank:,} blank skipped", *self.notes]
         return "; ".join(parts)
 
 
@@ -99,7 +99,8 @@ def load_data(
     **parameters
         The same parameters as keywords; they win over those in ``spec``. All files know ``n`` and ``n_test`` (images
         to learn from and to test), ``seed`` (which are drawn), ``size`` (28 or "28x20"), ``crop`` (to the central
-        square, before resizing) and ``invert``; .npz and .parquet also ``key`` and ``labels``.
+        square, before resizing), ``invert`` and ``colour`` (keep it: images of shape (height, width, 3)); .npz and
+        .parquet also ``key`` and ``labels``.
 
     Raises
     ------
@@ -137,6 +138,7 @@ def load_images(
     """Read every image of a file or folder, in its order, or the test images of a named set.
 
     They must have the shape that a model was trained on; ``size`` among the parameters of ``spec`` resizes them.
+    Colours are kept for a model that has them.
     """
     head, given = parse_spec(spec)
     if head in _NAMED:
@@ -145,7 +147,8 @@ def load_images(
     path = Path(os.path.expanduser(head))
     if not os.path.exists(path):
         _refuse_missing(head)
-    _, images = _open_path(path, given, least=1)
+    kept = {"colour": "yes"} if len(image_shape) == 3 else {}
+    _, images = _open_path(path, kept | given, least=1)
     if math.prod(images.image_shape) != math.prod(image_shape):
         _refuse_shape(str(path), images.image_shape, image_shape)
     return ImagesToUse(str(path), images.rows(images.kept), images.kept.numpy(), images.n_blank, images.notes)
@@ -160,7 +163,8 @@ def check_shape(loaded: LoadedData, image_shape: tuple[int, ...]) -> LoadedData:
 
 def _refuse_shape(name: str, got: tuple[int, ...], expected: tuple[int, ...]) -> NoReturn:
     told, wanted = (" × ".join(map(str, shape)) for shape in (got, expected))
-    fix = f"Resize them: {name}:size={'x'.join(map(str, expected))}."
+    colour = ",colour=yes" if len(expected) == 3 else ""
+    fix = f"Resize them: {name}:size={'x'.join(map(str, expected[:2]))}{colour}."
     reject("images", f"{wanted} pixels, as the model was trained on", told, fix)
 
 
@@ -201,6 +205,7 @@ _FIT = {
     "size": Parameter(size, None, "side, or HEIGHTxWIDTH, to resize to"),
     "crop": Parameter(flag, False, "crop to the central square first"),
     "invert": Parameter(flag, False, "swap dark and light"),
+    "colour": Parameter(flag, False, "keep red, green and blue"),
 }
 _KEYS = {
     "key": Parameter(words, None, "array or column of the images"),
@@ -222,7 +227,7 @@ def _open_path(path: Path, given: Mapping[str, str], *, least: int = MIN_IMAGES)
     suffix = path.suffix.lower()
     keys = _KEYS if suffix in (".npz", ".parquet") and path.is_file() else {}
     values = read_parameters(str(path), {**keys, **_COUNTS, **_FIT}, given)
-    fit = Fit(values["size"], values["crop"], values["invert"])
+    fit = Fit(values["size"], values["crop"], values["invert"], values["colour"])
     try:
         raw, fit = _read_path(path, suffix, values, fit)
         return values, open_images(raw, fit, str(path), least=least)
@@ -233,9 +238,9 @@ def _open_path(path: Path, given: Mapping[str, str], *, least: int = MIN_IMAGES)
 def _read_path(path: Path, suffix: str, values: dict[str, Any], fit: Fit) -> tuple[RawImages, Fit]:
     """Return the images of a file or folder, and what is left to do with them."""
     if path.is_dir():
-        return read_folder(path, fit), Fit()
+        return read_folder(path, fit), Fit(colour=fit.colour)
     if suffix == ".zip":
-        return read_zip(path, fit), Fit()
+        return read_zip(path, fit), Fit(colour=fit.colour)
     if suffix == ".parquet":
         return read_parquet(path, values["key"], values["labels"], fit)
     if suffix == ".npy":

@@ -31,7 +31,7 @@ def read_parquet(path: Path, key: str | None, label_key: str | None, fit: Fit) -
             labels = file.read([label_column])[label_column].to_numpy() if label_column else None
             batches = (batch.column(0) for batch in file.iter_batches(_BATCH, columns=[column]))
             if _is_encoded(file.schema_arrow.field(column).type):
-                raw, fit = decode_all(_encoded(batches, f"{column} of {path}"), fit, str(path)), Fit()
+                raw, fit = decode_all(_encoded(batches, f"{column} of {path}"), fit, str(path)), Fit(colour=fit.colour)
             else:
                 raw = RawImages(_numbers(batches, f"{column} of {path}"))
     except (arrow.ArrowException, OSError, UnicodeError) as error:

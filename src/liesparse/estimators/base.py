@@ -18,18 +18,13 @@ from torch import Tensor
 
 from liesparse._checks import check_choice, reject
 from liesparse.checkpoint import versions
+from liesparse.devices import choose_device, to_cpu
 from liesparse.files import Sealed, read_sealed, write_sealed
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 CHUNK = 64  # always so many rows at once, so that no result depends on an image's companions
 Array = NDArray[Any]
 Estimator = TypeVar("Estimator", bound="ImageEstimator")
-
-
-def choose_device(name: str) -> torch.device:
-    """Return the device: the one place that names one. The compiled code, and so "auto", is the CPU's."""
-    check_choice("device", name, ("auto", "cpu"))
-    return torch.device("cpu")
 
 
 class Images(NamedTuple):
@@ -47,7 +42,7 @@ class Images(NamedTuple):
 
     def give_back(self, values: Tensor) -> Any:
         """Return numbers as numpy, or as a tensor if tensors came."""
-        return values.cpu() if self.as_tensor else values.cpu().numpy()
+        return to_cpu(values) if self.as_tensor else to_cpu(values).numpy()
 
     def give_back_images(self, rows: Tensor) -> Any:
         """Return rows as images of the shape that came."""
@@ -82,7 +77,7 @@ class ImageEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has n
         """Check images as scikit-learn does, flatten them, and scale them to norm 1."""
         as_tensor = isinstance(X, Tensor)
         if as_tensor:
-            X = X.detach().cpu().numpy()
+            X = to_cpu(X).numpy()
         shape: tuple[int, ...] = ()
         if getattr(X, "ndim", 2) > 2:
             shape = tuple(X.shape[1:])
@@ -106,6 +101,11 @@ class ImageEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has n
 
     def _device(self) -> torch.device:
         return choose_device(self.device)
+
+    def _tensor(self, values: Any) -> Tensor:
+        """Return numbers that came, as a tensor or not, where and as the model computes."""
+        plain = to_cpu(values) if isinstance(values, Tensor) else np.asarray(values)
+        return torch.as_tensor(plain).to(self._device(), self._dtype())
 
     def _generator(self) -> torch.Generator:
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
@@ -158,10 +158,19 @@ class ImageEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has n
         known = set(cls._get_param_names())
         if not isinstance(settings, dict) or not set(settings) <= known or not isinstance(shape, list):
             reject("path", f"a saved {cls.__name__}", str(path), "Use another copy.")
-        estimator = cls(**settings)
+        estimator = cls(**_at_hand(settings))
         estimator.image_shape_ = tuple(shape)
         estimator._unpack(sealed, path)
         return estimator
+
+
+def _at_hand(settings: dict[str, Any]) -> dict[str, Any]:
+    """Let a model that was saved on a device which is not here compute on one that is."""
+    try:
+        choose_device(settings.get("device", "auto"))
+    except ValueError:
+        return settings | {"device": "auto"}
+    return settings
 
 
 class Coder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ImageEstimator):  # type: ignore[misc]

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from liesparse._checks import check_count, reject
 from liesparse.checkpoint import pack_parameters, unpack_parameters
+from liesparse.devices import to_cpu
 from liesparse.estimators.base import Images, Stream, is_stream
 from liesparse.estimators.motions import Motions
 from liesparse.files import Sealed
@@ -43,10 +44,10 @@ N_START = 2000  # images of a stream from which learning starts
 class LieSparseCoder(Motions):
     """Sparse shapes moved by a learned torus transformation: I = W R(s) Wᵀ Φ α + ε.
 
-    Images may be rows, (n, height, width) arrays or tensors; ``fit`` also takes a torch ``DataLoader`` or an
-    iterator of batches. Each image is scaled to norm 1 for the model, and what comes back as an image has the scale
-    and shape that came in; tensors in, tensors out. Codes belong to the image of norm 1. Learning passes over blank
-    images with a warning; elsewhere a blank image has no codes and stays blank.
+    Images may be rows, (n, height, width) or (n, height, width, 3) arrays or tensors; ``fit`` also takes a torch
+    ``DataLoader`` or an iterator of batches. Each image is scaled to norm 1 for the model, and what comes back as an
+    image has the scale and shape that came in; tensors in, tensors out. Codes belong to the image of norm 1. Learning
+    passes over blank images with a warning; elsewhere a blank image has no codes and stays blank.
 
     Parameters
     ----------
@@ -80,8 +81,8 @@ class LieSparseCoder(Motions):
         Whether ``fit`` starts from the model that is there.
     dtype : {"float32", "float64"}, default="float32"
         Type of all computations and results; float32 is several times faster.
-    device : {"auto", "cpu"}, default="auto"
-        Where to compute: on the CPU, for which the fast code is compiled.
+    device : {"auto", "cpu", "cuda", "cuda:1", …}, default="auto"
+        Where to compute; "auto" is CUDA if there is any, else the CPU, for which the fast code is compiled.
     random_state : int, RandomState or None, default=None
         Seed: same seed, same numbers.
 
@@ -194,7 +195,7 @@ class LieSparseCoder(Motions):
                 )
         else:
             start = self._start(images, recipe, generator)
-        glance = images[torch.randperm(len(images), generator=generator)[:N_GLANCE]]
+        glance = images[torch.randperm(len(images), generator=generator)[:N_GLANCE].to(images.device)]
         keeping = Keeping(Path(self.checkpoint_dir)) if self.checkpoint_dir is not None else None
 
         def tell(progress: Progress, history: History) -> None:
@@ -229,7 +230,13 @@ class LieSparseCoder(Motions):
         state = getattr(self, "_state", None)
         if state is None:
             state = State.begin(self.model_, self._generator())._replace(step=self.n_iter_)
-        engine = make_engine(settings.posterior, state.parameters.frequencies, settings.n_grid, dtype=self._dtype())
+        engine = make_engine(
+            settings.posterior,
+            state.parameters.frequencies,
+            settings.n_grid,
+            dtype=self._dtype(),
+            device=state.parameters.device,
+        )
         generator = torch.Generator()
         generator.set_state(state.random)
         with torch.no_grad():
@@ -270,8 +277,8 @@ class LieSparseCoder(Motions):
         )
         start = replace(start, pose_prior=self._prior(start))
         if recipe.start == "data":
-            start = start_from_data(start, images.cpu(), generator=generator)
-        return start
+            start = start_from_data(start, images, generator=generator)
+        return start.to(images.device)
 
     def _prior(self, start: Parameters) -> Tensor:
         if isinstance(self.pose_prior, PosePrior):
@@ -281,10 +288,11 @@ class LieSparseCoder(Motions):
         return uniform_prior(start.n_irreps, dtype=start.dtype)
 
     def _learned(self, trained: Trained) -> LieSparseCoder:
-        self.model_, self.history_, self.n_iter_ = trained
-        self.components_ = self.model_.dictionary.T.contiguous().cpu().numpy()
-        self.group_basis_ = self.model_.group_basis.cpu().numpy()
-        self.frequencies_ = self.model_.frequencies.cpu().numpy()
+        model, self.history_, self.n_iter_ = trained
+        self.model_ = model.to(self._device())
+        self.components_ = to_cpu(self.model_.dictionary.T).contiguous().numpy()
+        self.group_basis_ = to_cpu(self.model_.group_basis).numpy()
+        self.frequencies_ = to_cpu(self.model_.frequencies).numpy()
         self._state = None
         return self
 
@@ -303,9 +311,9 @@ class LieSparseCoder(Motions):
         check_is_fitted(self)
         model = self.model_
         as_tensor = isinstance(codes, Tensor)
-        codes = torch.as_tensor(np.asarray(codes), dtype=model.dtype)
-        poses = torch.zeros(len(codes), model.torus_dim) if poses is None else torch.as_tensor(np.asarray(poses))
-        rows = reconstruct(model, codes, poses.to(codes))
+        codes = self._tensor(codes)
+        poses = codes.new_zeros(len(codes), model.torus_dim) if poses is None else self._tensor(poses)
+        rows = reconstruct(model, codes, poses)
         return Images(rows, rows[:, :1], self.image_shape_, as_tensor).give_back_images(rows)
 
     def score_samples(self, X: Any) -> Any:
@@ -327,7 +335,8 @@ class LieSparseCoder(Motions):
     # ---- inside
 
     def _engine(self) -> Engine:
-        return make_engine("adaptive", self.model_.frequencies, dtype=self.model_.dtype)
+        model = self.model_
+        return make_engine("adaptive", model.frequencies, dtype=model.dtype, device=model.device)
 
     def _codes(self, images: Images) -> Tensor:
         engine, learning = self._engine(), self._recipe().learning

@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from liesparse._checks import check_count
+from liesparse.devices import to_cpu
 from liesparse.estimators.base import Array, Coder, Images
 from liesparse.model import Parameters, apply_transform, draw_codes, generate, reconstruct
 from liesparse.posterior import Engine, TorusPosterior, draw_poses, pose_natural
@@ -101,10 +102,10 @@ class Motions(Coder):
         n = self.model_.torus_dim
         if not 0 <= axis < n:
             raise ValueError(f"axis={axis}, but the poses have axes 0 to {n - 1}.")
-        values = torch.linspace(-math.pi, math.pi, 9) if values is None else torch.as_tensor(np.asarray(values))
+        values = np.linspace(-math.pi, math.pi, 9) if values is None else values
         codes, poses = self._infer(images)
         frames = []
-        for value in values.to(poses):
+        for value in self._tensor(values):
             moved = poses.clone()
             moved[:, axis] += value
             frames.append(images.norms * reconstruct(self.model_, codes, moved))
@@ -120,10 +121,10 @@ class Motions(Coder):
         rows = (
             generate(model, codes, poses, generator=generator) if noise else reconstruct(model, codes, poses)
         ).reshape(n_samples, *self.image_shape_)
-        return rows.numpy(), Inference(codes.numpy(), poses.numpy())
+        return to_cpu(rows).numpy(), Inference(to_cpu(codes).numpy(), to_cpu(poses).numpy())
 
     def _poses_like(self, X: Any, delta: Any) -> Tensor:
-        delta = torch.as_tensor(np.asarray(delta), dtype=self.model_.dtype)
+        delta = self._tensor(delta)
         n = self.model_.torus_dim
         if tuple(delta.shape) not in ((n,), (len(X), n)):
             raise ValueError(f"delta has shape {tuple(delta.shape)}, expected ({n},) or ({len(X)}, {n}).")

@@ -17,6 +17,7 @@ from liesparse.baselines.sparse_coding import (
     learn_sparse_coding,
     log_likelihood,
 )
+from liesparse.devices import to_cpu
 from liesparse.estimators.base import Coder, Images
 from liesparse.files import Sealed, need
 
@@ -84,7 +85,7 @@ class SparseCoder(Coder):
             dictionary_rate=self.dictionary_rate,
         )
         dictionary = learn_sparse_coding(images, self.n_components, settings, generator=self._generator())
-        self.components_ = dictionary.T.contiguous().cpu().numpy()
+        self.components_ = to_cpu(dictionary.T).contiguous().numpy()
         self.n_iter_ = self.n_epochs * -(-len(images) // settings.batch_size)
         return self
 
@@ -97,7 +98,7 @@ class SparseCoder(Coder):
         """Return the images Φα of norm-1 scale."""
         check_is_fitted(self)
         as_tensor = isinstance(codes, Tensor)
-        rows = torch.as_tensor(np.asarray(codes), dtype=self._dtype()) @ self._dictionary().T
+        rows = self._tensor(codes) @ self._dictionary().T
         return Images(rows, rows[:, :1], self.image_shape_, as_tensor).give_back_images(rows)
 
     def reconstruct(self, X: Any) -> Any:

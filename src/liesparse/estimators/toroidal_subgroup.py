@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
@@ -13,6 +12,7 @@ from torch import Tensor
 from liesparse import stiefel
 from liesparse._checks import check_n_pixels
 from liesparse.baselines.tsa import SubgroupSettings, learn_subgroup, pair_log_likelihood, pair_natural
+from liesparse.devices import to_cpu
 from liesparse.estimators.base import ImageEstimator, Images
 from liesparse.files import Sealed, need
 from liesparse.lattice import half_lattice
@@ -78,18 +78,21 @@ class ToroidalSubgroup(ImageEstimator):
         check_n_pixels(n_pixels, n_irreps)
         frequencies = half_lattice(1, n_irreps, multiplicity=self.multiplicity, include_zero=True)
         generator = self._generator()
-        subspace = leading_subspace(torch.cat((first.rows, second.rows)).cpu(), 2 * n_irreps)
+        subspace = leading_subspace(torch.cat((first.rows, second.rows)), 2 * n_irreps)
         mixing = stiefel.random_point(2 * n_irreps, 2 * n_irreps, generator=generator, dtype=self._dtype())
         settings = SubgroupSettings(noise_std=self.noise_std, n_epochs=self.n_epochs)
-        learned = learn_subgroup(subspace @ mixing, frequencies, first.rows, second.rows, settings, generator=generator)
-        self.group_basis_, self.frequencies_ = learned.cpu().numpy(), frequencies.numpy()
+        learned = learn_subgroup(
+            subspace @ mixing.to(subspace), frequencies, first.rows, second.rows, settings, generator=generator
+        )
+        self.group_basis_, self.frequencies_ = to_cpu(learned).numpy(), frequencies.numpy()
         return self
 
     def infer_pose(self, X: Any, y: Any) -> Any:
         """Return the angle s from each first image to its second, of shape (n_pairs,), in [-π, π]."""
         first, _, natural = self._natural(X, y)
-        peaks, values = refined_peaks(natural, AdaptiveEngine(self._frequencies(), dtype=natural.dtype), 4)
-        best = peaks[torch.arange(len(peaks)), values.argmax(dim=1), 0]
+        engine = AdaptiveEngine(self._frequencies(), dtype=natural.dtype, device=natural.device)
+        peaks, values = refined_peaks(natural, engine, 4)
+        best = peaks[..., 0].take_along_dim(values.argmax(dim=1)[:, None], dim=1).squeeze(1)
         return first.give_back(wrap(best))
 
     def pose_posterior(self, X: Any, y: Any) -> TorusPosterior:
@@ -100,7 +103,7 @@ class ToroidalSubgroup(ImageEstimator):
         """Apply T(δ) to each image: one angle for all, or one for each."""
         check_is_fitted(self)
         images = self._take_images(X)
-        delta = torch.as_tensor(np.asarray(delta), dtype=images.rows.dtype)
+        delta = self._tensor(delta)
         if delta.ndim > 1 or delta.numel() not in (1, len(images.rows)):
             raise ValueError(f"delta has shape {tuple(delta.shape)}, expected () or ({len(images.rows)},).")
         basis, poses = self._basis(), delta.expand(len(images.rows))[:, None]

@@ -34,7 +34,7 @@ def demo_figure(panels: DemoPanels, headline: str) -> Figure:
     draw_sheet(right, to_unit_peak(panels.planes), 12, title, signed=True)
 
     triples = np.stack((panels.inputs, panels.reconstructions, panels.canonical))
-    rows = to_unit_peak(triples, (0, -2, -1)).reshape(-1, *triples.shape[2:])
+    rows = to_unit_peak(triples, 1).reshape(-1, *triples.shape[2:])
     title = "Inference on held-out images: the input, its reconstruction T(ŝ)Φα̂, and its shape brought to s = 0"
     labels = ("input", "reconstruction", "canonical")
     draw_sheet(middle.subplots(1, 1), rows, len(panels.inputs), title, row_labels=labels)

@@ -138,7 +138,7 @@ def _draw_inference(place: Place, panels: InferencePanels) -> Place:
     for name, start, width in zip(names, starts, widths, strict=True):
         place.write(name, BODY, left=start + width / 2, align="center")
     place = place.down(LINE)
-    pairs = to_unit_peak(np.stack((panels.inputs, panels.reconstructions)), (0, -2, -1))  # one scale for both
+    pairs = to_unit_peak(np.stack((panels.inputs, panels.reconstructions)), 1)  # one scale for both
     highest = max(1.0, float(panels.codes.max()))
     for example in range(len(panels.inputs)):
         cells = [place.axes(start, width, side) for start, width in zip(starts, widths, strict=True)]

@@ -9,6 +9,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image  # comes with matplotlib
@@ -22,28 +23,41 @@ Array = NDArray[np.floating]
 
 
 def mosaic(images: Array, n_columns: int, *, gap: int = 2) -> Array:
-    """Lay images out in rows, with NaN (drawn as a grey frame) around them."""
+    """Lay images, of shape (n, height, width) or (n, height, width, 3), out in rows, with NaN for the frame."""
     n_rows = -(-len(images) // n_columns)
     height, width = images.shape[1] + gap, images.shape[2] + gap
-    sheet = np.full((n_rows * height + gap, n_columns * width + gap), np.nan, dtype=images.dtype)
+    size = (n_rows * height + gap, n_columns * width + gap, *images.shape[3:])
+    sheet = np.full(size, np.nan, dtype=images.dtype)
     for place, image in enumerate(images):
         top, left = gap + place // n_columns * height, gap + place % n_columns * width
         sheet[top : top + height - gap, left : left + width - gap] = image
     return sheet
 
 
-def to_unit_peak(images: Array, axes: tuple[int, ...] = (-2, -1)) -> Array:
-    """Scale images so that the largest absolute value over ``axes`` is 1; blank ones stay blank."""
+def to_unit_peak(images: Array, apart: int | None = 0) -> Array:
+    """Scale so that the largest absolute value is 1, for each place along the axis ``apart``, or for all together.
+
+    Blank images stay blank.
+    """
+    axes = tuple(axis for axis in range(images.ndim) if axis != apart)
     peak = np.abs(images).max(axis=axes, keepdims=True)
     return images / np.maximum(peak, np.finfo(images.dtype).tiny)
+
+
+def paint(sheet: Array, *, signed: bool = False) -> Array:
+    """Return a sheet of colour images as red, green and blue from 0 to 1; a signed 0 is grey, NaN the frame."""
+    shown = np.clip((sheet + 1) / 2 if signed else sheet, 0, 1)
+    return np.where(np.isnan(sheet), to_rgb(FRAME), shown)
 
 
 def draw_sheet(
     axes: Axes, images: Array, n_columns: int, title: str, *, signed: bool = False, row_labels: Sequence[str] = ()
 ) -> None:
-    """Draw a mosaic of images with values up to 1, ink on paper or in signed colours."""
+    """Draw a mosaic of images with values up to 1: ink on paper, in signed colours, or in colours of their own."""
     colours = colormaps[SIGNED if signed else INK].with_extremes(bad=FRAME)
-    axes.imshow(mosaic(images, n_columns), cmap=colours, vmin=-1 if signed else 0, vmax=1, interpolation="nearest")
+    sheet = mosaic(images, n_columns)
+    sheet = paint(sheet, signed=signed) if sheet.ndim == 3 else sheet
+    axes.imshow(sheet, cmap=colours, vmin=-1 if signed else 0, vmax=1, interpolation="nearest")
     axes.set_title(title, fontsize=11, loc="left", pad=5)
     axes.set_xticks([])
     row_height = images.shape[1] + 2

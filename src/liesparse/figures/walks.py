@@ -31,12 +31,12 @@ def before_and_after(before: Array, after: Array, *, n_columns: int = 10) -> Fig
 
 
 def walk_figure(walks: Array, values: Array, axes: Sequence[int]) -> Figure:
-    """Show walks (axis, image, step, height, width) along torus axes as rows of images."""
+    """Show walks (axis, image, step, height, width[, 3]) along torus axes as rows of images."""
     n_steps = walks.shape[2]
     kept = np.unique(np.linspace(0, n_steps - 1, min(n_steps, 13)).round().astype(int))
     figure = Figure(figsize=(8, 0.4 + 0.75 * walks.shape[0] * walks.shape[1]), layout="constrained", facecolor="white")
     for place, panel in enumerate(figure.subplots(len(walks), 1, squeeze=False)[:, 0]):
-        frames = to_unit_peak(np.maximum(walks[place][:, kept], 0), (1, 2, 3))
+        frames = to_unit_peak(np.maximum(walks[place][:, kept], 0))
         title = f"Along axis {axes[place] + 1} from {values[0]:+.2f} to {values[-1]:+.2f} radians"
         draw_sheet(panel, frames.reshape(-1, *frames.shape[2:]), len(kept), title)
     return figure

@@ -60,35 +60,45 @@ class AdaptiveEngine(Engine):
     ``n_grid`` concerns only the methods that return values on a grid, such as ``density``.
     """
 
-    def __init__(self, frequencies: Int[Tensor, "irrep torus"], *, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self,
+        frequencies: Int[Tensor, "irrep torus"],
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | None = None,
+    ) -> None:
         self._nyquist = 2 * int(check_frequencies(frequencies).abs().max()) + 1
         self._n_coarse = max(6, 2 * math.ceil(OVERSAMPLING * self._nyquist / 2))
         n_grid = DENSITY_REFINEMENT * self._n_coarse if frequencies.shape[1] <= 2 else self._n_coarse
-        super().__init__(frequencies, n_grid, dtype=dtype)
-        self._box = FrequencyBox(frequencies)
+        super().__init__(frequencies, n_grid, dtype=dtype, device=device)
+        self._box = FrequencyBox(frequencies, self.device)
         self._spacing = 2 * math.pi / self._n_coarse
         self._log_coarse_cell = self.torus_dim * math.log(self._spacing)
         self._coarse = SeparableSum(self._box, torus.grid_axis(self._n_coarse), dtype=dtype)
         steps = torch.arange(N_WINDOW, dtype=torch.float64) - (N_WINDOW - 1) / 2
         self._windows = WindowTables(self._box, [steps * self._spacing / r for r in REFINEMENTS], dtype=dtype)
         nodes = torus.grid_points(self._n_coarse, self.torus_dim)
-        self._turns = self._box.turns(nodes).to(torch.complex64 if dtype == torch.float32 else torch.complex128)
+        complex_type = torch.complex64 if dtype == torch.float32 else torch.complex128
+        self._turns = self._box.turns(nodes).to(self.device, complex_type)
         squares = self._box.squares()
         squares = torch.cat((squares, squares.any(dim=1, keepdim=True)), dim=1)  # ω = 0 has no curvature
-        self._squares = squares.repeat_interleave(2, dim=0).to(dtype)  # (ω₁², …, ω_n², 1) of both coordinates
+        self._squares = squares.repeat_interleave(2, dim=0).to(
+            self.device, dtype
+        )  # (ω₁², …, ω_n², 1) of both coordinates
         self._still = bool((frequencies == 0).all(dim=1).any())
-        self._levels = torch.tensor(REFINEMENTS, dtype=dtype)
+        self._levels = torch.tensor(REFINEMENTS, dtype=dtype, device=self.device)
         self._log_cells = self.torus_dim * self._levels.log()
         self._fits = (self._levels >= N_WINDOW / (self._n_coarse - 2)) & (self._levels <= N_WINDOW / 2)
-        nodes = torch.arange(self._n_coarse)
+        nodes = torch.arange(self._n_coarse, device=self.device)
         apart = (nodes[:, None] - nodes).abs()
         apart = torch.minimum(apart, self._n_coarse - apart)
         reach = (N_WINDOW / 2 / self._levels).floor()[
             :, None, None
         ]  # whole cells up to the edge; the last must be empty
-        self._inside = torch.where(apart < reach, -torch.inf, 0.0).flatten(0, 1).to(dtype)  # (level · node, node)
+        empty = torch.zeros_like(reach).masked_fill(apart < reach, -torch.inf)
+        self._inside = empty.flatten(0, 1)  # (level · node, node)
         refinement = Refinement(LEAST_POINTS * self._nyquist, POINTS_PER_WIDTH, TAIL)
-        self.kernel = make_kernel(frequencies, self._n_coarse, dtype, refinement)
+        self.kernel = make_kernel(frequencies, self._n_coarse, dtype, self.device, refinement)
         self._grid = cache(self._make_grid)
         self._cell = cache(self._make_cell)
 
@@ -174,13 +184,14 @@ class AdaptiveEngine(Engine):
         whole = refinement == 1 or (self.torus_dim <= 2 and int(n_part.sum()) * CELL_COST > n_all * len(active))
         table = self._grid(n_axis) if whole else self._cell(n_cell)
         parts = []
-        for rows in torch.arange(len(folded)).split(max(1, CHUNK // (n_all if whole else int(n_part.max())))):
+        n_rows = max(1, CHUNK // (n_all if whole else int(n_part.max())))
+        for rows, cells in zip(folded.split(n_rows), active.split(n_rows), strict=True):
             if whole:
-                weights = table.evaluate(folded[rows])
+                weights = table.evaluate(rows)
                 peak, total = normalize_(weights)
                 parts.append(((peak + total.log()).squeeze(1), table.expect(weights) / total[:, :, None]))
             else:
-                parts.append(self._sum_cells(folded[rows], active[rows], table))
+                parts.append(self._sum_cells(rows, cells, table))
         log_totals, rotations = zip(*parts, strict=True)
         log_cell = self.torus_dim * math.log(2 * math.pi / (n_axis if whole else n_cell * self._n_coarse))
         return torch.cat(log_totals) + log_cell, torch.cat(rotations)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from functools import cached_property
 
 import torch
 from jaxtyping import Float, Int
@@ -25,21 +26,30 @@ class Engine(ABC):
     """
 
     def __init__(
-        self, frequencies: Int[Tensor, "irrep torus"], n_grid: int, *, dtype: torch.dtype = torch.float32
+        self,
+        frequencies: Int[Tensor, "irrep torus"],
+        n_grid: int,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | None = None,
     ) -> None:
         self.frequencies = check_frequencies(frequencies)
         self.n_grid = check_count("n_grid", n_grid, 2)
         self.dtype = dtype
+        self.device = frequencies.device if device is None else device
         self.kernel: Kernel | None = None  # compiled code that does the same, where there is any
 
     def check_fits(self, parameters: Parameters) -> None:
-        """Reject a model with other frequencies or another floating point type."""
+        """Reject a model with other frequencies, another floating point type, or on another device."""
         if not self.frequencies.equal(parameters.frequencies):
             reject("engine", "the model's own frequencies", "other ones", "Make it from parameters.frequencies.")
         if self.dtype != parameters.dtype:
             reject(
                 "engine", f"dtype {parameters.dtype}, as the model has", str(self.dtype), "Pass dtype to the engine."
             )
+        if self.device != parameters.device:
+            got = str(self.device)
+            reject("engine", f"device {parameters.device}, as the model has", got, "Pass device to the engine.")
 
     @property
     def torus_dim(self) -> int:
@@ -51,10 +61,10 @@ class Engine(ABC):
         """Log volume of one grid cell, the weight of a point in the quadrature."""
         return self.torus_dim * math.log(2 * math.pi / self.n_grid)
 
-    @property
+    @cached_property
     def points(self) -> Float[Tensor, "point torus"]:
         """All grid points in the order of the flattened :meth:`log_density`."""
-        return torus.grid_points(self.n_grid, self.torus_dim, dtype=self.dtype)
+        return torus.grid_points(self.n_grid, self.torus_dim, dtype=self.dtype).to(self.device)
 
     def arrange(self, planes: Float[Tensor, "*batch irrep 2"]) -> Float[Tensor, "*batch cell 2"]:
         """Bring planes into the engine's own order."""

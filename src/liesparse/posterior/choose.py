@@ -18,10 +18,15 @@ ENGINES: tuple[EngineName, ...] = ("grid", "adaptive")
 
 
 def make_engine(
-    name: EngineName, frequencies: Int[Tensor, "irrep torus"], n_grid: int = 50, *, dtype: torch.dtype = torch.float32
+    name: EngineName,
+    frequencies: Int[Tensor, "irrep torus"],
+    n_grid: int = 50,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | None = None,
 ) -> Engine:
     """Make the engine ``name``; ``n_grid`` counts for the grid alone."""
     check_choice("posterior", name, ENGINES)
     if name == "adaptive":
-        return AdaptiveEngine(frequencies, dtype=dtype)
-    return GridEngine(frequencies, n_grid, dtype=dtype)
+        return AdaptiveEngine(frequencies, dtype=dtype, device=device)
+    return GridEngine(frequencies, n_grid, dtype=dtype, device=device)

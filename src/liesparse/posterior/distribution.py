@@ -16,6 +16,7 @@ from torch import Tensor
 
 from liesparse import torus
 from liesparse._checks import check_count, check_frequencies, check_real, describe, reject
+from liesparse.devices import to_cpu
 from liesparse.posterior.grid import GridEngine
 from liesparse.posterior.peaks import refined_peaks, slope_and_bend
 
@@ -49,13 +50,13 @@ class TorusPosterior:
     """
 
     def __init__(self, natural: Float[Tensor, "..."], frequencies: Int[Tensor, "irrep torus"]) -> None:
-        self.frequencies = check_frequencies(frequencies).cpu()
+        self.frequencies = to_cpu(check_frequencies(frequencies))
         if natural.ndim != 3 or natural.shape[1:] != (len(frequencies), 2):
             expected = f"shape (batch, n_irreps = {len(frequencies)}, 2)"
             reject("natural", expected, describe(natural), "Use pose_natural.")
         if not bool(natural.isfinite().all()):
             reject("natural", "finite numbers", "NaN or infinite entries", "Check the images and codes.")
-        self.natural = natural.detach().double().cpu()
+        self.natural = to_cpu(natural).double()
 
     def __len__(self) -> int:
         return len(self.natural)
@@ -141,7 +142,7 @@ class TorusPosterior:
 
     def log_prob(self, poses: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """Return ln P(s) at one pose for all images (n,), one for each (batch, n), or many for each (batch, k, n)."""
-        poses = torch.as_tensor(poses).double()
+        poses = to_cpu(torch.as_tensor(poses)).double()
         if poses.shape[-1:] != (self.torus_dim,) or (poses.ndim > 1 and poses.shape[0] != len(self)) or poses.ndim > 3:
             expected = f"shape ({self.torus_dim},), (batch = {len(self)}, {self.torus_dim}) or (batch, k, ...)"
             reject("poses", expected, describe(poses), "Give one row for each image.")

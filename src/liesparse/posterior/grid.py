@@ -16,12 +16,17 @@ class GridEngine(Engine):
     """Separable quadrature on N points per axis; same numbers as the dense one."""
 
     def __init__(
-        self, frequencies: Int[Tensor, "irrep torus"], n_grid: int, *, dtype: torch.dtype = torch.float32
+        self,
+        frequencies: Int[Tensor, "irrep torus"],
+        n_grid: int,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | None = None,
     ) -> None:
-        super().__init__(frequencies, n_grid, dtype=dtype)
-        self._box = FrequencyBox(frequencies)
+        super().__init__(frequencies, n_grid, dtype=dtype, device=device)
+        self._box = FrequencyBox(frequencies, self.device)
         self._sum = SeparableSum(self._box, torus.grid_axis(n_grid), dtype=dtype)
-        self.kernel = make_kernel(frequencies, n_grid, dtype)
+        self.kernel = make_kernel(frequencies, n_grid, dtype, self.device)
 
     def arrange(self, planes: Float[Tensor, "*batch irrep 2"]) -> Float[Tensor, "*batch cell 2"]:
         """Put each plane into its cell of the box; cells without a frequency stay zero."""

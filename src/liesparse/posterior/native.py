@@ -27,6 +27,7 @@ from torch import Tensor
 
 from liesparse import torus
 from liesparse._checks import reject
+from liesparse.devices import is_cpu
 
 SOURCES = ("grid.c", "adaptive.c", "codes.c")
 LANE = 16  # floats per vector, as in grid.c
@@ -125,7 +126,7 @@ class Kernel:
 
     def moments(self, natural: Float[Tensor, "batch irrep 2"]) -> Moments | None:
         """Return the moments, or None if torch must do it: another device, or too sharp for the finest level."""
-        if natural.device.type != "cpu" or natural.requires_grad:
+        if not is_cpu(natural.device) or natural.requires_grad:
             return None
         self._check(natural)
         natural = natural.contiguous()
@@ -155,7 +156,7 @@ class Kernel:
         subgradient: bool,
     ) -> Float[Tensor, "batch component"] | None:
         """Return the codes after ``n_steps`` of FISTA, or None if torch must do it."""
-        if image_planes.device.type != "cpu":
+        if not is_cpu(image_planes.device):
             return None
         for planes in (image_planes, dictionary_planes, pose_prior[None]):
             self._check(planes)
@@ -210,10 +211,11 @@ def make_kernel(
     frequencies: Int[Tensor, "irrep torus"],
     n_points: int,
     dtype: torch.dtype,
+    device: torch.device,
     refinement: Refinement | None = None,
 ) -> Kernel | None:
     """Return the compiled code for a grid of ``n_points`` per axis, refined if so told; None where torch must do it."""
-    fits = frequencies.shape[1] == 2 and dtype == torch.float32 and n_points % 2 == 0
+    fits = frequencies.shape[1] == 2 and dtype == torch.float32 and n_points % 2 == 0 and is_cpu(device)
     library = load_library() if fits else None
     if library is None:
         return None

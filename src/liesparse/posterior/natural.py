@@ -62,7 +62,8 @@ def draw_poses(
 
     With the prior's own natural parameters this samples the prior [Chau20, app. B].
     """
-    cells = torch.multinomial(engine.probabilities(natural), 1, generator=generator).flatten()
-    poses = engine.points[cells].to(natural)
+    weights = engine.probabilities(natural).to(generator.device)
+    cells = torch.multinomial(weights, 1, generator=generator).flatten()
+    poses = engine.points[cells.to(engine.device)].to(natural)
     spread = torch.rand(poses.shape, generator=generator, dtype=poses.dtype, device=generator.device) - 0.5
-    return poses + spread * (2 * math.pi / engine.n_grid)
+    return poses + spread.to(poses) * (2 * math.pi / engine.n_grid)

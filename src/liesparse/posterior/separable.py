@@ -24,7 +24,8 @@ class FrequencyBox:
     Repeated frequencies go to further layers of the box; cells without a frequency stay empty.
     """
 
-    def __init__(self, frequencies: Int[Tensor, "irrep torus"]) -> None:
+    def __init__(self, frequencies: Int[Tensor, "irrep torus"], device: torch.device) -> None:
+        self.device = device  # of all tables; they are made beside the frequencies, in double precision
         lowest = frequencies.amin(dim=0)
         self.sizes = [int(size) for size in frequencies.amax(dim=0) - lowest + 1]
         self.ranges = [int(low) + torch.arange(size) for low, size in zip(lowest, self.sizes, strict=True)]
@@ -32,10 +33,11 @@ class FrequencyBox:
         cells = ravel(frequencies - lowest, self.sizes)
         layers = torch.tril(cells[:, None] == cells, diagonal=-1).sum(dim=1)  # equal ones standing before
         self.n_layers = int(layers.max()) + 1
-        self._position = layers * self.n_cells + cells
+        position = layers * self.n_cells + cells
         # Where each cell finds its plane; an empty cell finds the zeros behind the last one.
-        self._source = torch.full((self.n_layers * self.n_cells,), len(frequencies))
-        self._source[self._position] = torch.arange(len(frequencies))
+        source = torch.full((self.n_layers * self.n_cells,), len(frequencies))
+        source[position] = torch.arange(len(frequencies))
+        self._position, self._source = position.to(device), source.to(device)
 
     def arrange(self, planes: Float[Tensor, "*batch irrep 2"]) -> Float[Tensor, "*batch cell 2"]:
         """Put each plane into its cell."""
@@ -79,8 +81,8 @@ class SeparableSum:
     def __init__(self, box: FrequencyBox, axis: Float[Tensor, " point"], *, dtype: torch.dtype) -> None:
         self.n_axis = len(axis)
         self._sizes = box.sizes
-        self._first = _real_table(box.ranges[0], axis).to(dtype)
-        self._turns = [_complex_table(entries, axis).to(dtype) for entries in box.ranges[1:]]
+        self._first = _real_table(box.ranges[0], axis).to(box.device, dtype)
+        self._turns = [_complex_table(entries, axis).to(box.device, dtype) for entries in box.ranges[1:]]
 
     def evaluate(self, natural: Float[Tensor, "batch folded 2"]) -> Float[Tensor, "batch point"]:
         """Return η·T(s) at every point, the last axis running fastest [Chau20, app. B]."""
@@ -112,9 +114,10 @@ class WindowTables:
 
     def __init__(self, box: FrequencyBox, axes: list[Float[Tensor, " point"]], *, dtype: torch.dtype) -> None:
         self._sizes = box.sizes
-        self._first = torch.stack([_real_table(box.ranges[0], axis) for axis in axes]).to(dtype)
+        self._first = torch.stack([_real_table(box.ranges[0], axis) for axis in axes]).to(box.device, dtype)
         self._turns = [
-            torch.stack([_complex_table(entries, axis) for axis in axes]).to(dtype) for entries in box.ranges[1:]
+            torch.stack([_complex_table(entries, axis) for axis in axes]).to(box.device, dtype)
+            for entries in box.ranges[1:]
         ]
         # Transposed in memory too: as the right factor of a product that is twice as fast.
         self._last = self._turns[-1].mT.contiguous() if self._turns else self._first

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from liesparse import symmetry
 from liesparse._checks import check_matrix, reject
+from liesparse.devices import to_cpu
 from liesparse.estimators import LieSparseCoder, SparseCoder
 from liesparse.metrics import active_codes, snr, templates_alive
 from liesparse.model import Parameters, apply_transform, compose, reconstruct
@@ -42,7 +43,7 @@ class Findings(NamedTuple):
     """What the report tells of a model."""
 
     model: Parameters
-    shape: tuple[int, int]
+    shape: tuple[int, ...]  # (height, width), or (height, width, 3)
     signed: bool  # the images have negative values
     images: Float[Tensor, "image pixel"]  # unit norm
     codes: Float[Tensor, "image component"]
@@ -60,9 +61,9 @@ class Findings(NamedTuple):
     reach: list[float]  # share of each axis's circle that the data fill
 
     def pixels(self, rows: Float[Tensor, "image pixel"]) -> NDArray[np.floating]:
-        """Return rows as arrays of shape (image, height, width), fit to be looked at."""
-        height, width = self.shape
-        array: NDArray[np.floating] = rows.detach().cpu().reshape(-1, height, width).numpy()
+        """Return rows as arrays of shape (image, height, width[, 3]), fit to be looked at."""
+        array: NDArray[np.floating] = to_cpu(rows).reshape(-1, *self.shape).numpy()
+        height, width = self.shape[:2]
         return array.repeat(max(2, width // 6), axis=1) if height == 1 else array
 
 
@@ -77,7 +78,7 @@ def find(
 ) -> Findings:
     """Look at a model on held-out images."""
     model = coder.model_
-    shape = _two_dimensions(image_shape, model.n_pixels)
+    shape = _drawable(image_shape, model.n_pixels)
     check_matrix("test", test, ("n_images", None), ("n_pixels", model.n_pixels))
     seen = test.norm(dim=1) > 0
     if not bool(seen.any()):
@@ -90,10 +91,10 @@ def find(
     truth = prediction = None
     fits: tuple[symmetry.FactorFit, ...] = ()
     if factors is not None and factor_names:
-        factors = factors[seen.to(factors.device)][:MOST_IMAGES].cpu()
-        fits = symmetry.fit_factors(codes.cpu(), poses.cpu(), factors, factor_names)
+        factors = to_cpu(factors[seen.to(factors.device)][:MOST_IMAGES])
+        fits = symmetry.fit_factors(to_cpu(codes), to_cpu(poses), factors, factor_names)
         truth = symmetry.count_factors(factors, factor_names)
-        prediction = symmetry.predict_factors(codes.cpu(), poses.cpu(), truth)
+        prediction = symmetry.predict_factors(to_cpu(codes), to_cpu(poses), truth)
     return Findings(
         model=model,
         shape=shape,
@@ -104,7 +105,7 @@ def find(
         reconstructions=reconstructions,
         ratios=ratios,
         ours=_our_numbers(model, images, codes, float(ratios.mean())),
-        theirs=None if baseline is None else _their_numbers(baseline, images.cpu()),
+        theirs=None if baseline is None else _their_numbers(baseline, to_cpu(images)),
         order=use.argsort(descending=True, stable=True).tolist(),
         use=use.tolist(),
         factors=fits,
@@ -115,11 +116,12 @@ def find(
     )
 
 
-def _two_dimensions(image_shape: tuple[int, ...], n_pixels: int) -> tuple[int, int]:
-    if len(image_shape) not in (1, 2) or math.prod(image_shape) != n_pixels:
-        expected = f"(height, width) with {n_pixels} pixels"
-        reject("image_shape", expected, str(image_shape), "Give the shape of one image without channels.")
-    return (image_shape[0], image_shape[1]) if len(image_shape) == 2 else (1, image_shape[0])
+def _drawable(image_shape: tuple[int, ...], n_pixels: int) -> tuple[int, ...]:
+    coloured = len(image_shape) == 3 and image_shape[2] == 3
+    if (len(image_shape) not in (1, 2) and not coloured) or math.prod(image_shape) != n_pixels:
+        expected = f"(height, width) or (height, width, 3) with {n_pixels} pixels"
+        reject("image_shape", expected, str(image_shape), "Give the shape of one image, colours last.")
+    return image_shape if len(image_shape) > 1 else (1, *image_shape)
 
 
 def posterior_of(model: Parameters, images: Tensor, codes: Tensor) -> TorusPosterior:
@@ -128,7 +130,7 @@ def posterior_of(model: Parameters, images: Tensor, codes: Tensor) -> TorusPoste
 
 
 def _our_numbers(model: Parameters, images: Tensor, codes: Tensor, mean_snr: float) -> Numbers:
-    engine = make_engine("adaptive", model.frequencies, dtype=model.dtype)
+    engine = make_engine("adaptive", model.frequencies, dtype=model.dtype, device=model.device)
     pairs = zip(images.split(BATCH), codes.split(BATCH), strict=True)
     likelihoods = torch.cat([log_likelihood(model, rows, theirs, engine) for rows, theirs in pairs])
     few = slice(MOST_WIDTHS.get(model.torus_dim, 20))

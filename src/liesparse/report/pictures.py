@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from PIL import Image
 
-from liesparse.figures import FRAME, INK, SIGNED, mosaic, to_png
+from liesparse.figures import FRAME, INK, SIGNED, mosaic, paint, to_png
 from liesparse.movies import gif_bytes
 from liesparse.posterior import TorusPosterior
 
@@ -41,13 +41,15 @@ def _indices(pixels: Array, signed: bool) -> NDArray[np.uint8]:
 
 
 def _picture(pixels: Array, signed: bool) -> Image.Image:
+    if pixels.ndim == 3:
+        return Image.fromarray(np.round(255 * paint(pixels, signed=signed)).astype(np.uint8))
     picture = Image.fromarray(_indices(pixels, signed))
     picture.putpalette(_palette(signed))
     return picture
 
 
 def draw_pixels(pixels: Array, *, signed: bool = False) -> bytes:
-    """Return an image of values up to 1 as PNG, ink on paper or in signed colours."""
+    """Return an image of values up to 1 as PNG: ink on paper, in signed colours, or in colours of its own."""
     buffer = io.BytesIO()
     _picture(pixels, signed).save(buffer, "PNG", optimize=True)
     return buffer.getvalue()
@@ -55,8 +57,8 @@ def draw_pixels(pixels: Array, *, signed: bool = False) -> bytes:
 
 def _sheet(images: Array, n_columns: int, width: int) -> Array:
     """Lay images out in rows, each pixel as large as the width allows, the lines between them thin."""
-    scale = max(1, width // (n_columns * images.shape[-1]))
-    return mosaic(images.repeat(scale, axis=-2).repeat(scale, axis=-1), n_columns, gap=2)
+    scale = max(1, width // (n_columns * images.shape[2]))
+    return mosaic(images.repeat(scale, axis=1).repeat(scale, axis=2), n_columns, gap=2)
 
 
 def draw_sheet(images: Array, n_columns: int, *, signed: bool = False) -> bytes:
@@ -65,7 +67,7 @@ def draw_sheet(images: Array, n_columns: int, *, signed: bool = False) -> bytes:
 
 
 def draw_loop(frames: Array, *, signed: bool = False) -> bytes:
-    """Return frames of shape (frame, image, height, width), images side by side, as an endless GIF."""
+    """Return frames of shape (frame, image, height, width[, 3]), images side by side, as an endless GIF."""
     return gif_bytes(_picture(_sheet(images, len(images), 480), signed) for images in frames)
 
 

@@ -170,9 +170,13 @@ def _by_fields(found: Findings, album: Album) -> str:
     if len(axes) > 1:
         text += " The best direction is the combination of axes most like the motion."
     parts = [f"<h3>Against known motions</h3><p>{escape(sentences)}</p>", how(text), page.table(head, rows)]
+    coloured = len(found.shape) == 3
+    change = (
+        "Lighter than grey where light comes" if coloured else "Ink comes where it is red and goes where it is blue"
+    )
     text = (
-        "Ink comes where it is red and goes where it is blue: the learned change ∂I/∂s, the combination of known "
-        "motions that is best for all images together, and what is left."
+        f"{change}: the learned change ∂I/∂s, the combination of known motions that is best for all images together, "
+        "and what is left."
     )
     parts.append(how(text))
     parts += [_changes(found, fit, album) for fit in axes]
@@ -193,7 +197,7 @@ def _changes(found: Findings, fit: symmetry.AxisFit, album: Album) -> str:
     images = found.reconstructions[one_of_each(found, N_CHANGES)]
     learned = symmetry.apply_generator(found.model, images, fit.axis)
     known = symmetry.known_motion(fit.rates, images.reshape(-1, *found.shape)).flatten(1)
-    changes = to_unit_peak(np.stack([found.pixels(part) for part in (learned, known, learned - known)]), (0, -2, -1))
+    changes = to_unit_peak(np.stack([found.pixels(part) for part in (learned, known, learned - known)]), 1)
     shown = to_unit_peak(found.pixels(images))
     labels = ("learned ∂I/∂s", "known motions", "what is left")
     strips = [page.strip("image", image(pictures.draw_sheet(shown, len(shown), signed=found.signed), "images"))]
@@ -240,7 +244,7 @@ def traversals(found: Findings, album: Album) -> str:
 def _frames(found: Findings, axis: int, values: torch.Tensor) -> pictures.Array:
     moved = traversal(found, axis, values)
     frames = found.pixels(moved.flatten(0, 1))
-    return to_unit_peak(frames.reshape(*moved.shape[:2], *frames.shape[1:]), (1, -2, -1))
+    return to_unit_peak(frames.reshape(*moved.shape[:2], *frames.shape[1:]))
 
 
 def planes(found: Findings, album: Album) -> str:
@@ -249,7 +253,7 @@ def planes(found: Findings, album: Album) -> str:
     model = found.model
     columns = model.group_basis.T.unflatten(0, (-1, 2))[chosen]
     pairs = found.pixels(columns.flatten(0, 1))
-    pairs = to_unit_peak(pairs.reshape(len(chosen), 2, *pairs.shape[1:]), (1, -2, -1))
+    pairs = to_unit_peak(pairs.reshape(len(chosen), 2, *pairs.shape[1:]))
     album.keep("planes.png", pictures.draw_sheet(pairs.reshape(-1, *pairs.shape[2:]), 12, signed=True))
     tiles = []
     for pair, plane in zip(pairs, chosen, strict=True):
@@ -285,7 +289,7 @@ def inference(found: Findings, album: Album) -> str:
 
 def _example(found: Findings, row: int, name: str, album: Album) -> str:
     triple = torch.stack((found.images[row], found.reconstructions[row], canonical_shapes(found, [row])[0]))
-    shown = to_unit_peak(found.pixels(triple), (0, -2, -1))
+    shown = to_unit_peak(found.pixels(triple), None)
     labels = ("input", "model", "canonical")
     tiles = [figure(_tile(pixels, found, label), label) for pixels, label in zip(shown, labels, strict=True)]
     codes = found.codes[row]

@@ -44,7 +44,7 @@ def write_report(
     test : Tensor of shape (n_images, n_pixels)
         Held-out images, of any scale; the first 1000 that are not blank are used.
     image_shape : tuple of int
-        (height, width) of an image; (n_pixels,) is drawn as one row.
+        (height, width) of an image, or (height, width, 3) in colour; (n_pixels,) is drawn as one row.
     baseline : SparseCoder, optional
         Plain sparse coding of the same data, to compare with.
     factors : Tensor of shape (n_images, n_factors), optional

@@ -20,6 +20,7 @@ from liesparse.model import Parameters
 from liesparse.posterior import AdaptiveEngine, Engine, GridEngine, Moments, ReferenceEngine, make_engine, pose_natural
 from liesparse.posterior.separable import normalize_
 from liesparse.recipes import load_recipe
+from liesparse.reproduce.memory import peak_memory
 from liesparse.starts import known_translation, random_start
 
 REFERENCE_GRID = 600
@@ -243,19 +244,7 @@ def measure_memory(n_images: int = MEMORY_IMAGES) -> float:
     rng = torch.Generator().manual_seed(0)
     images = torch.nn.functional.normalize(torch.rand(n_images, 784, generator=rng), dim=1)
     start = random_start(784, generator=rng)
-    try:
-        with open("/proc/self/clear_refs", "w") as file:
-            file.write("5")  # forget the peak so far
-    except OSError:
-        return float("nan")
-    before = _status("VmRSS")
-    learn(start, images, Settings(n_epochs=1, metric="euclidean"), generator=rng)
-    return (_status("VmHWM") - before) / 1024
-
-
-def _status(name: str) -> float:
-    with open("/proc/self/status") as file:
-        return next(float(line.split()[1]) for line in file if line.startswith(name + ":"))
+    return peak_memory(lambda: learn(start, images, Settings(n_epochs=1, metric="euclidean"), generator=rng))
 
 
 def measure_growth(*, repeats: int = 5) -> list[dict[str, Any]]:

@@ -1,0 +1,76 @@
+"""Where computations happen: the one place that names a device.
+
+Everything else makes its tensors where its inputs are. Random numbers are drawn on the CPU and moved, so that a
+seed gives the same start everywhere; frequencies stay on the CPU, as they decide sizes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+
+from liesparse._checks import reject
+
+_CPU = torch.device("cpu")
+DRY = torch.device("meta")  # for dry runs: tensors with shapes but without values
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device for "auto", "cpu", "cuda" or "cuda:1"; "auto" is CUDA if there is any, else the CPU.
+
+    Of several GPUs "auto" and "cuda" take the one that ``torchrun`` gives a process by LOCAL_RANK, else torch's
+    current one.
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cpu":
+        return _CPU
+    if name == "mps":
+        reject("device", "'auto', 'cpu' or 'cuda'", "'mps', which has no double precision", "Pass 'cpu'.")
+    if not isinstance(name, str) or not re.fullmatch(r"cuda(:\d{1,3})?", name):
+        reject("device", "'auto', 'cpu', 'cuda' or 'cuda:1'", repr(name), "Pass one of them.")
+    n_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if n_gpus == 0:
+        reject("device", "a device of this machine", f"{name!r}, but torch sees no GPU", "Pass 'auto' or 'cpu'.")
+    _, _, number = name.partition(":")
+    index = int(number or os.environ.get("LOCAL_RANK") or torch.cuda.current_device())
+    if index >= n_gpus:
+        reject("device", f"one of {n_gpus} GPU(s)", f"cuda:{index}", "Pass a lower number, or start fewer processes.")
+    return torch.device("cuda", index)
+
+
+def is_cpu(device: torch.device) -> bool:
+    """Tell whether compiled code can read tensors there, and whether looking at values waits for no device."""
+    return device.type == _CPU.type
+
+
+def to_cpu(tensor: Tensor) -> Tensor:
+    """Return a result to those who compute no further: files, NumPy, pictures. The only way back from a device."""
+    return tensor.detach().to(_CPU)
+
+
+def read_numbers(tensor: Tensor) -> list[float]:
+    """Return the values of a vector, for which the program waits until the device has them.
+
+    A dry run, on torch's ``meta`` device, reads ones.
+    """
+    return [1.0] * len(tensor) if tensor.device == DRY else to_cpu(tensor).tolist()
+
+
+def full_precision(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+    """Keep a function out of a caller's autocast: half precision holds neither ω·s nor an orthonormal W."""
+
+    @wraps(function)
+    def compute(*arguments: _Arguments.args, **named: _Arguments.kwargs) -> _Result:
+        with torch.autocast(_CPU.type, enabled=False), torch.autocast("cuda", enabled=False):
+            return function(*arguments, **named)
+
+    return compute

@@ -1,0 +1,27 @@
+"""How time and memory grow: one file for each thing that grows, each returns plain numbers.
+
+A part returns a mapping of plain values; a list of mappings in it is a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from liesparse._checks import check_choice
+from liesparse.reproduce.scale.images import measure_images
+
+PARTS: dict[str, Callable[[], dict[str, Any]]] = {
+    "images": measure_images,
+}
+
+
+def run_scale(parts: Iterable[str] = (), *, report: Callable[[str], None] | None = None) -> dict[str, Any]:
+    """Measure some parts, or all of them, and return what each found under its name."""
+    chosen = [check_choice("part", part, tuple(PARTS)) for part in parts] or list(PARTS)
+    found = {}
+    for part in chosen:
+        if report is not None:
+            report(part)
+        found[part] = PARTS[part]()
+    return found
