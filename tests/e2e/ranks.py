@@ -48,7 +48,7 @@ def main(out: str, method: str, folder: str = "", deadly: str = "0") -> None:
     torch.set_num_threads(1)
     rng = torch.Generator().manual_seed(4)
     data = images()
-    start = random_start(24, n_components=6, n_irreps=5, torus_dim=1, noise_std=0.2, generator=rng, dtype=data.dtype)
+    start = random_start(24, n_components=4, n_irreps=3, torus_dim=1, noise_std=0.2, sparsity=1.0, generator=rng, dtype=data.dtype)
     start = start_from_data(start, data, generator=rng)
     keeping = Keeping(Path(folder), every=7) if folder else None
     with join() as group:

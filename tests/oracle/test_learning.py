@@ -191,7 +191,8 @@ class Recorder:
 def test_learning_passes_every_setting_on(make_model, draw, monkeypatch, posterior):
     model = make_model(9, sparsity=0.05, noise_std=0.2)
     images, _, _ = draw(model, batch=20)
-    engines, inferences, updates = (Recorder(monkeypatch, name) for name in ("make_engine", "infer_codes", "update"))
+    names = ("make_engine", "infer_codes", "climb", "update")
+    engines, inferences, climbs, updates = (Recorder(monkeypatch, name) for name in names)
     settings = Settings(
         n_epochs=2,
         batch_size=10,
@@ -209,14 +210,14 @@ def test_learning_passes_every_setting_on(make_model, draw, monkeypatch, posteri
     assert engines.calls[0][0][2] == 9
     expected = {"n_code_steps": 3, "start": 0.2, "update": "proximal", "gradient": "exact"}
     assert all(call[1] == expected for call in inferences.calls)
-    decays = [call[0][6] for call in updates.calls]
+    decays = [call[0][4] for call in updates.calls]
     assert decays == sorted(decays, reverse=True)
     assert decays[0] == 1
     assert decays[-1] < 0.2
-    active = [int((call[0][3] > 0).sum(dim=1).max()) for call in updates.calls]
+    active = [int((call[0][2] > 0).sum(dim=1).max()) for call in climbs.calls]
     assert active[:2] == [1, 1]
     assert max(active[2:]) > 1
-    first, second = (torch.cat([call[0][2] for call in updates.calls[part]]) for part in (slice(0, 2), slice(2, 4)))
+    first, second = (torch.cat([call[0][1] for call in climbs.calls[part]]) for part in (slice(0, 2), slice(2, 4)))
     assert not first.equal(images)  # shuffled,
     assert not first.equal(second)  # anew in each epoch,
     assert first.sort(dim=0).values.equal(images.sort(dim=0).values)  # and complete
