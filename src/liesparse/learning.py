@@ -312,9 +312,7 @@ def advance(
     return (_end_epoch(state, batch, codes, settings, engine, group) if end_of_epoch else state), codes
 
 
-def _end_epoch(
-    state: State, batch: Tensor, codes: Tensor, settings: Settings, engine: Engine, group: Group
-) -> State:
+def _end_epoch(state: State, batch: Tensor, codes: Tensor, settings: Settings, engine: Engine, group: Group) -> State:
     parameters, averages = state.parameters, state.averages
     if settings.reseed_overlap < 1 and 2 * (state.epoch + 1) <= settings.n_epochs:
         every = group.gather(batch), group.gather(codes)

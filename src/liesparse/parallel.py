@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -73,7 +73,7 @@ ALONE = Group()
 class Ranks(Group):
     """One of several processes; what they say goes through torch.distributed."""
 
-    def __init__(self, store: dist.Store, rank: int, size: int) -> None:
+    def __init__(self, store: Any, rank: int, size: int) -> None:
         super().__init__()
         self.rank, self.size = rank, size
         self._store = store
@@ -155,9 +155,11 @@ def join() -> Iterator[Group]:
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield Group()
         return
+    from torch.distributed.rendezvous import rendezvous  # not in every build of torch
+
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"  # by where a message lies
     try:
-        store, rank, size = next(iter(dist.rendezvous("env://", timeout=TIMEOUT)))
+        store, rank, size = next(iter(rendezvous("env://", timeout=TIMEOUT)))
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
     except (RuntimeError, ValueError) as error:
         first = str(error).splitlines()[0]
@@ -175,5 +177,3 @@ def join() -> Iterator[Group]:
 def _end(_number: int, _frame: FrameType | None) -> NoReturn:
     """Say why, where SIGTERM alone would end a process without a word."""
     raise LostError("torchrun ended this process, because another is gone or because it was told to")
-
-

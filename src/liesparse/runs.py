@@ -90,7 +90,9 @@ def train(
                 history.append({"epoch": progress.epoch, **examine(progress.parameters, glance, judge)._asdict()})
             checkpoint = checkpoint._replace(state=progress.state, history=list(history))
             stop = group.stopping
-            due = stop or progress.end_of_epoch or (keeping and progress.step % check_count("every", keeping.every) == 0)
+            due = (
+                stop or progress.end_of_epoch or (keeping and progress.step % check_count("every", keeping.every) == 0)
+            )
             if keeping and due and first:
                 save_checkpoint(keeping.folder, checkpoint, keep=keeping.keep)
             if callback is not None:

@@ -48,7 +48,9 @@ def main(out: str, method: str, folder: str = "", deadly: str = "0") -> None:
     torch.set_num_threads(1)
     rng = torch.Generator().manual_seed(4)
     data = images()
-    start = random_start(24, n_components=4, n_irreps=3, torus_dim=1, noise_std=0.2, sparsity=1.0, generator=rng, dtype=data.dtype)
+    start = random_start(
+        24, n_components=4, n_irreps=3, torus_dim=1, noise_std=0.2, sparsity=1.0, generator=rng, dtype=data.dtype
+    )
     start = start_from_data(start, data, generator=rng)
     keeping = Keeping(Path(folder), every=7) if folder else None
     with join() as group:
@@ -58,7 +60,9 @@ def main(out: str, method: str, folder: str = "", deadly: str = "0") -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
         try:
-            trained = train(start, data, METHODS[method], generator=rng, glance=data[:20], keeping=keeping, callback=die)
+            trained = train(
+                start, data, METHODS[method], generator=rng, glance=data[:20], keeping=keeping, callback=die
+            )
         except LostError as error:
             if group.speaks_first():
                 print(error, file=sys.stderr)

@@ -81,7 +81,8 @@ def train(
             return  # the first process does the rest
         seconds = time.monotonic() - began
         coder.set_params(checkpoint_dir=None)
-        console.print("Plain sparse coding with the same images, to compare with …")
+        some = f"{len(loaded.train):,} of the" if loaded.stream else "the same"
+        console.print(f"Plain sparse coding with {some} images, to compare with …")
         baseline = learn_baseline(loaded, components, sparsity, noise_std, seed)
         metrics = measure(coder, baseline, loaded.test) | {"training_seconds": round(seconds, 1)}
         how = {"data": data, "data_summary": loaded.summary(), "recipe": recipe, "seed": seed}
@@ -136,7 +137,7 @@ def _learn(console: Console, coder: LieSparseCoder, loaded: LoadedData) -> None:
                 bar.console.print(_health_line(epoch, health))
 
         console.print(head)
-        coder.set_params(callbacks=[watch]).fit(loaded.train.reshape(-1, *loaded.image_shape))
+        coder.set_params(callbacks=[watch]).fit(loaded.stream or loaded.train.reshape(-1, *loaded.image_shape))
     coder.set_params(callbacks=None)
 
 

@@ -215,7 +215,11 @@ class Stream:
         return torch.cat(seen)
 
     def epoch(
-        self, generator: torch.Generator, *, skip: int = 0, group: Group = ALONE  # noqa: ARG002, the loader has its own
+        self,
+        generator: torch.Generator,  # noqa: ARG002, the loader has its own
+        *,
+        skip: int = 0,
+        group: Group = ALONE,
     ) -> Iterator[Tensor]:
         """Yield the batches, unit norm."""
         if group.size > 1:

@@ -222,6 +222,4 @@ def _chunks(chosen: Bool[Tensor, " batch"], n_points: int) -> tuple[Int[Tensor, 
 def _take(need: _Need, rows: Int[Tensor, " chosen"]) -> _Need:
     """Keep some rows."""
     lines, places = [line[rows] for line in need.along], [place[rows] for place in need.place]
-    return _Need(
-        need.values[rows], lines, need.peak[rows], places, need.level[rows], need.loss[rows], need.flank[rows]
-    )
+    return _Need(need.values[rows], lines, need.peak[rows], places, need.level[rows], need.loss[rows], need.flank[rows])
