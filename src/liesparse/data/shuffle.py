@@ -9,7 +9,9 @@ window of every lane ahead. Where an image stands follows from its number, so a 
 from __future__ import annotations
 
 import math
+import os
 import signal
+import socket
 from collections.abc import Iterator
 
 import numpy as np
@@ -108,7 +110,7 @@ class Streamed:
             batch_size=None,
             sampler=numbers,
             num_workers=self.n_workers,
-            worker_init_fn=_leave_stopping_to_others,
+            worker_init_fn=_set_up_worker,
             generator=torch.Generator(),  # else it would draw from everybody's
         )
         for found in loader:
@@ -117,6 +119,16 @@ class Streamed:
             yield found
 
 
-def _leave_stopping_to_others(_worker: int) -> None:
+def _set_up_worker(_worker: int) -> None:
+    """Leave stopping, and the connections to other processes, to the process that has this worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # Inherited ones would stay open when their owner dies, and the others would wait for it.
+    for number in range(3, 1024):
+        try:
+            with socket.socket(fileno=os.dup(number)) as copy:
+                remote = copy.family in (socket.AF_INET, socket.AF_INET6)
+        except OSError:  # not open, or no socket
+            continue
+        if remote:
+            os.close(number)
