@@ -98,13 +98,12 @@ class Shards:
             digest.update(file.kept.tobytes())
         return digest.hexdigest()
 
-    def block(self, number: int, dtype: torch.dtype = torch.float32) -> Float[Tensor, "image pixel"]:
-        """Read the images of one block that count, as rows of norm 1."""
+    def block(self, number: int) -> tuple[Shard, NDArray[Any]]:
+        """Read the images of one block that count, and tell of which file they are."""
         which = int(np.searchsorted(self._file_ends, number, side="right"))
         file = self.files[which]
         within = number - int(self._file_ends[which - 1] if which else 0)
-        pixels = file.read(within * BLOCK, (within + 1) * BLOCK)
-        return unit_rows(pixels, torch.from_numpy(file.bits(within)), file.fit).to(dtype)
+        return file, file.read(within * BLOCK, (within + 1) * BLOCK)[file.bits(within)]
 
     def rows(self, numbers: NDArray[np.int64], dtype: torch.dtype = torch.float32) -> Float[Tensor, "image pixel"]:
         """Read some images, each block once."""
@@ -154,10 +153,16 @@ def read_numbers(
     found = torch.empty(len(numbers), math.prod(shards.image_shape), dtype=dtype)
     homes = np.searchsorted(ends, numbers, side="right")
     order = np.argsort(homes, kind="stable")
+    alike: dict[tuple[Any, ...], list[tuple[NDArray[np.int64], NDArray[Any]]]] = {}  # to be scaled together
     for rows in np.split(order, np.flatnonzero(np.diff(homes[order])) + 1) if len(order) else ():
         home = homes[rows[0]]
-        start = ends[home - 1] if home else 0
-        found[rows] = shards.block(int(blocks[home]), dtype)[numbers[rows] - start]
+        file, pixels = shards.block(int(blocks[home]))
+        own = pixels[numbers[rows] - (ends[home - 1] if home else 0)]
+        alike.setdefault((file.dtype, file.shape, file.fit), []).append((rows, own))
+    for (_, _, fit), parts in alike.items():
+        places, images = np.concatenate([rows for rows, _ in parts]), np.concatenate([own for _, own in parts])
+        for chunk in torch.arange(len(images)).split(chunk_size(images)):
+            found[places[chunk]] = unit_rows(images, chunk, fit).to(dtype)
     return found
 
 
