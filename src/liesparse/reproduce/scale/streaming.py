@@ -26,9 +26,10 @@ from liesparse.estimators import LieSparseCoder
 from liesparse.learning import Progress
 from liesparse.parallel import join
 
+MODULE = "liesparse.reproduce.scale.streaming"  # also where it is __main__
 SIZES = (200_000, 1_000_000)
 SHARD = 50_000  # images in a file
-MODEL = {"n_irreps": 16, "settings": {"learning.n_code_steps": 4, "learning.reseed_overlap": 1.0}}  # small: to be quick
+MODEL: dict[str, Any] = {"n_irreps": 16, "settings": {"learning.n_code_steps": 4}}  # small, to be quick
 STEPS, WARM_UP = 40, 10  # of which the time is taken, and before
 BATCHES = (100, 800)
 SAMPLE_SECONDS = 0.1
@@ -127,7 +128,7 @@ def time_steps(batch_size: int) -> dict[str, Any] | None:
 
 def _module(*arguments: object, n_processes: int = 1) -> list[str]:
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n_processes)]
-    return [sys.executable, *(launch if n_processes > 1 else []), "-m", __name__, *map(str, arguments)]
+    return [sys.executable, *(launch if n_processes > 1 else []), "-m", MODULE, *map(str, arguments)]
 
 
 def measure_memory(sizes: tuple[int, ...] = SIZES, *, report: Report = lambda _: None) -> dict[str, Any]:
