@@ -98,6 +98,7 @@ def train(
             if callback is not None:
                 callback(progress, history)
             if stop and progress.step != progress.n_steps:
+                group.gather(torch.zeros(1))  # nobody leaves before the first process has saved
                 raise Interrupted(_farewell(progress, keeping), checkpoint)
 
         state = go_on(checkpoint.state, source, settings, callback=watch, group=group)

@@ -64,7 +64,7 @@ def explained(console: Console, *, code: int = 1) -> Iterator[None]:
     try:
         yield
     except Interrupted as stopped:
-        _tell(console, str(stopped))
+        console.print(str(stopped), markup=False)  # the first process alone, as it has saved
         raise typer.Exit(130) from None
     except KeyboardInterrupt:
         _tell(console, "Stopped.")

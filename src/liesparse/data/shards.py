@@ -25,7 +25,7 @@ from torch import Tensor
 from liesparse._checks import reject
 from liesparse.data.arrays import read_npy, read_npz
 from liesparse.data.downloads import cache_folder
-from liesparse.data.pictures import is_picture
+from liesparse.data.pictures import find_pictures
 from liesparse.data.rows import Fit, RawImages, check_shape_of, chunk_size, is_seen, unit_rows
 from liesparse.data.tables import read_parquet
 
@@ -169,9 +169,8 @@ def read_numbers(
 def list_shards(folder: Path) -> list[Path]:
     """Return the files of a folder of shards in the order of their names; a folder with pictures is none."""
     names = sorted(entry.name for entry in os.scandir(folder) if entry.is_file() and not entry.name.startswith("."))
-    if any(is_picture(name) for name in names):
-        return []
-    return [folder / name for name in names if Path(name).suffix.lower() in SUFFIXES]
+    found = [folder / name for name in names if Path(name).suffix.lower() in SUFFIXES]
+    return found if found and next(find_pictures(folder), None) is None else []
 
 
 def open_shards(folder: str | Path, key: str | None = None, fit: Fit | None = None) -> Shards:
