@@ -151,6 +151,8 @@ def read_numbers(
 ) -> Float[Tensor, "image pixel"]:
     """Read the images at some places of a sequence of blocks, each block once; ``ends`` counts up to each."""
     found = torch.empty(len(numbers), math.prod(shards.image_shape), dtype=dtype)
+    if torch.utils.data.get_worker_info() is not None:
+        found.share_memory_()  # where it has to go: a copy for each round would leave the heap in pieces
     homes = np.searchsorted(ends, numbers, side="right")
     order = np.argsort(homes, kind="stable")
     alike: dict[tuple[Any, ...], list[tuple[NDArray[np.int64], NDArray[Any]]]] = {}  # to be scaled together

@@ -8,10 +8,12 @@ window of every lane ahead. Where an image stands follows from its number, so a 
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import signal
 import socket
+import sys
 from collections.abc import Iterator
 
 import numpy as np
@@ -28,6 +30,7 @@ from liesparse.parallel import ALONE, Group
 LANES = 64  # as many processes at most
 WINDOW = 128  # images of a lane that are shuffled with each other
 ROUND = LANES * WINDOW  # images in the buffer of all processes together
+_MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of malloc.h
 
 
 class Rounds(Dataset[Tensor | str]):
@@ -94,15 +97,16 @@ class Streamed:
             """Count this process's images among the first ``place`` of the epoch."""
             return place // LANES * len(lanes) + len(range(group.rank, place % LANES, group.size))
 
-        held, origin = torch.empty(0, math.prod(self.shards.image_shape), dtype=self.dtype), own(first * ROUND)
         coming = self._read_ahead(rounds, range(first, len(rounds)))
+        held, place = next(coming), own(skip * self.batch_size) - own(first * ROUND)  # the next is held[place]
         for batch in range(skip, math.ceil(len(self.shards) / self.batch_size)):
-            begin = own(batch * self.batch_size)
-            end = own(min((batch + 1) * self.batch_size, len(self.shards)))
-            while origin + len(held) < end:
-                over = min(begin - origin, len(held))
-                held, origin = torch.cat((held[over:], next(coming))), origin + over
-            yield held[begin - origin : end - origin]
+            wanted = own(min((batch + 1) * self.batch_size, len(self.shards))) - own(batch * self.batch_size)
+            parts = [held[place : place + wanted]]
+            place += wanted
+            while place > len(held):  # the rest is in the next round
+                place, held = place - len(held), next(coming)
+                parts.append(held[:place])
+            yield parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _read_ahead(self, rounds: Rounds, numbers: range) -> Iterator[Tensor]:
         loader: DataLoader[Tensor | str] = DataLoader(
@@ -123,6 +127,9 @@ def _set_up_worker(_worker: int) -> None:
     """Leave stopping, and the connections to other processes, to the process that has this worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallopt"):
+        # Large arrays go back to the system at once: in the heap each would leave a hole behind, and it would grow.
+        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, 2**20)
     # Inherited ones would stay open when their owner dies, and the others would wait for it.
     for number in range(3, 1024):
         try:
