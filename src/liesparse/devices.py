@@ -47,6 +47,11 @@ def choose_device(name: str) -> torch.device:
     return torch.device("cuda", index)
 
 
+def message_backends() -> str:
+    """Return torch.distributed's backend for messages, by where they lie: gloo on CPUs, NCCL on GPUs."""
+    return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+
+
 def is_cpu(device: torch.device) -> bool:
     """Tell whether compiled code can read tensors there, and whether looking at values waits for no device."""
     return device.type == _CPU.type

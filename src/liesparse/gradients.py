@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from jaxtyping import Float
 from torch import Tensor
 
@@ -9,6 +11,27 @@ from liesparse import torus
 from liesparse.inference import Gradient, PoseExpectation, unturned_residual
 from liesparse.model import Parameters, compose
 from liesparse.posterior import Engine, pose_natural
+
+
+class Gradients(NamedTuple):
+    """The two directions of a step, each a mean over a batch."""
+
+    dictionary: Float[Tensor, "pixel component"]
+    group_basis: Float[Tensor, "pixel column"]
+
+
+def climb(
+    parameters: Parameters,
+    images: Float[Tensor, "batch pixel"],
+    codes: Float[Tensor, "batch component"],
+    expectation: PoseExpectation,
+    gradient: Gradient = "exact",
+) -> Gradients:
+    """Return both gradients of ln P(I|α̂)."""
+    return Gradients(
+        dictionary_gradient(parameters, codes, expectation, gradient),
+        group_basis_gradient(parameters, images, codes, expectation, gradient),
+    )
 
 
 def dictionary_gradient(

@@ -7,7 +7,6 @@ Riemannian Adam on the Stiefel manifold in W; online EM goes to the maximum in o
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -20,17 +19,18 @@ from torch import Tensor
 from liesparse import em, stiefel
 from liesparse._checks import check_choice, check_count, check_images, check_real, check_unit_norm
 from liesparse.devices import full_precision, read_numbers
-from liesparse.gradients import dictionary_gradient, group_basis_gradient
+from liesparse.files import hash_tensor
+from liesparse.gradients import Gradients, climb
 from liesparse.inference import (
     CODE_UPDATES,
     GRADIENTS,
     CodeUpdate,
     Gradient,
-    PoseExpectation,
     expect_pose,
     infer_codes,
 )
 from liesparse.model import Parameters, unit_columns
+from liesparse.parallel import ALONE, Group
 from liesparse.posterior import ENGINES, Engine, EngineName, make_engine
 from liesparse.reseed import reseed
 
@@ -121,7 +121,7 @@ class State(NamedTuple):
     place: int  # batches seen in this epoch
     epoch: int  # epochs that are over
     random: UInt8[Tensor, " byte"]  # of the generator, as this epoch began
-    code_sum: float  # over the batches of this epoch
+    code_sum: float  # of the mean over each batch of this epoch
     last_good: Parameters
 
     @classmethod
@@ -139,9 +139,27 @@ class State(NamedTuple):
         parameters, last_good = self.parameters.to(device), self.last_good.to(device)
         return self._replace(parameters=parameters, adam=adam, averages=averages, last_good=last_good)
 
+    def agreed(self, group: Group) -> State:
+        """Return the first process's state, where no batch has been seen since the last good model.
+
+        Equal sums give equal updates; this is for the start, and against bits that part.
+        """
+        if group.size == 1:
+            return self
+        counts = torch.tensor([self.adam.step, self.step, self.place, self.epoch, self.code_sum]).double()
+        parts = [self.parameters.group_basis, self.parameters.dictionary, self.adam.momentum, self.adam.second_moment]
+        basis, dictionary, momentum, second, *averages, random, counts = group.broadcast(
+            [*parts, *self.averages, self.random, counts]
+        )
+        adam_step, step, place, epoch, code_sum = counts.tolist()
+        parameters = replace(self.parameters, group_basis=basis, dictionary=dictionary)
+        adam = stiefel.AdamState(int(adam_step), momentum, second)
+        places = int(step), int(place), int(epoch)
+        return State(parameters, adam, em.Averages(*averages), *places, random, code_sum, parameters)
+
 
 class Progress(NamedTuple):
-    """What a callback sees after each batch."""
+    """What a callback sees after each batch; ``codes`` are those of this process's part of it."""
 
     step: int
     n_steps: int | None  # None where nobody knows how long the stream is
@@ -170,8 +188,16 @@ class Source(Protocol):
 
     n_batches: int | None  # in an epoch, where that is known
 
-    def epoch(self, generator: torch.Generator) -> Iterator[Float[Tensor, "batch pixel"]]:
-        """Yield unit-norm batches; an equal generator gives equal batches."""
+    def epoch(
+        self, generator: torch.Generator, *, skip: int = 0, group: Group = ALONE
+    ) -> Iterator[Float[Tensor, "batch pixel"]]:
+        """Yield this process's part of each unit-norm batch but the first ``skip``.
+
+        An equal generator gives equal batches, however many processes share them; a part may be empty.
+        """
+
+    def fingerprint(self) -> str | None:
+        """Return what tells these images from others, or None where nobody can know."""
 
 
 class Shuffled:
@@ -182,11 +208,17 @@ class Shuffled:
         self.batch_size = check_count("batch_size", batch_size)
         self.n_batches: int | None = -(-len(images) // batch_size)
 
-    def epoch(self, generator: torch.Generator) -> Iterator[Float[Tensor, "batch pixel"]]:
-        """Yield the batches of one epoch."""
+    def epoch(
+        self, generator: torch.Generator, *, skip: int = 0, group: Group = ALONE
+    ) -> Iterator[Float[Tensor, "batch pixel"]]:
+        """Yield the batches of one epoch; every process has all images, and knows the order of all."""
         order = torch.randperm(len(self.images), generator=generator)
-        for chosen in order.split(self.batch_size):
-            yield self.images[chosen.to(self.images.device)]
+        for chosen in order.split(self.batch_size)[skip:]:
+            yield self.images[group.part(chosen).to(self.images.device)]
+
+    def fingerprint(self) -> str:
+        """Return the hash of the images."""
+        return hash_tensor(self.images)
 
 
 class LearningError(RuntimeError):
@@ -218,8 +250,14 @@ def learn(
 
 @torch.no_grad()
 @full_precision
-def go_on(state: State, source: Source, settings: Settings, *, callback: Callback | None = None) -> State:
-    """Learn from ``state`` to the end of the last epoch, in whose middle ``state`` may lie."""
+def go_on(
+    state: State, source: Source, settings: Settings, *, callback: Callback | None = None, group: Group = ALONE
+) -> State:
+    """Learn from ``state`` to the end of the last epoch, in whose middle ``state`` may lie.
+
+    The processes of ``group`` share each batch and go on from the first one's state.
+    """
+    state = state.agreed(group)
     parameters = state.parameters.validate()
     engine = make_engine(
         settings.posterior, parameters.frequencies, settings.n_grid, dtype=parameters.dtype, device=parameters.device
@@ -228,11 +266,11 @@ def go_on(state: State, source: Source, settings: Settings, *, callback: Callbac
     generator = torch.Generator()
     for epoch in range(state.epoch, settings.n_epochs):
         generator.set_state(state.random)
-        batches = itertools.islice(source.epoch(generator), state.place, None)
-        for batch, last in _mark_last(batches):
-            state, codes = advance(state, batch, settings, engine, n_steps=n_steps, end_of_epoch=last)
+        for batch, last in _mark_last(source.epoch(generator, skip=state.place, group=group)):
+            images = batch.to(parameters.device)  # a stream reads on the CPU
+            state, codes = advance(state, images, settings, engine, n_steps=n_steps, end_of_epoch=last, group=group)
             if last:
-                state = state._replace(random=generator.get_state())
+                state = state._replace(random=generator.get_state()).agreed(group)
             if callback is not None:
                 callback(Progress(state.step, n_steps, epoch + 1, last, state, codes))
     return state
@@ -247,13 +285,16 @@ def advance(
     *,
     n_steps: int | None = None,
     end_of_epoch: bool = False,
+    group: Group = ALONE,
 ) -> tuple[State, Float[Tensor, "batch component"]]:
     """Learn from one batch [Chau20, Algorithm 1, lines 4-14]; without ``n_steps`` no rate falls."""
     parameters, adam, averages = state.parameters, state.adam, state.averages
     rate_factor = decay(settings.schedule, state.step / n_steps) if n_steps is not None else 1.0
+    # Who has no part of a batch looks at a shape instead, which then counts for nothing.
+    images = batch if len(batch) else parameters.dictionary[:, :1].T
     codes = infer_codes(  # lines 4-9
         parameters,
-        batch,
+        images,
         engine,
         n_code_steps=settings.n_code_steps,
         start=settings.code_start,
@@ -261,30 +302,43 @@ def advance(
         gradient=settings.gradient,
     )
     used = largest_only(codes) if state.epoch < settings.single_shape_epochs else codes
-    expectation = expect_pose(parameters, batch, used, engine)  # line 10
+    expectation = expect_pose(parameters, images, used, engine)  # line 10
     step = state.step + 1
+    own: Gradients | em.Averages
     if settings.method == "gradient":  # lines 11-14
-        parameters, adam = update(parameters, adam, batch, used, expectation, settings, rate_factor)
+        own = climb(parameters, images, used, expectation, settings.gradient)
     else:
         share = settings.em_rate * max(rate_factor, LEAST_DECAY) if state.step else 1.0
-        averages = em.average(averages, batch, used, expectation, share)
+        own = em.average(averages, images, used, expectation, share)
+    *every, code_mean = group.mean([*own, codes.sum(dim=1).mean()], len(batch))
+    if settings.method == "gradient":
+        parameters, adam = update(parameters, adam, Gradients(*every), settings, rate_factor)
+    else:
+        averages = em.Averages(*every)
         due = step % settings.batches_per_update == 0 and step * settings.em_rate >= 1
         if due or step == n_steps:
             parameters = em.maximize(parameters, averages)
-    checksum, batch_sum = read_numbers(
-        torch.stack((parameters.group_basis.sum() + parameters.dictionary.sum(), codes.sum()))
+    checksum, batch_mean = read_numbers(
+        torch.stack((parameters.group_basis.sum() + parameters.dictionary.sum(), code_mean))
     )
-    code_sum = state.code_sum + batch_sum
+    code_sum = state.code_sum + batch_mean
     _check_health(checksum + code_sum, code_sum, end_of_epoch, state)
     state = State(
         parameters, adam, averages, step, state.place + 1, state.epoch, state.random, code_sum, state.last_good
     )
-    if end_of_epoch:
-        if settings.reseed_overlap < 1 and 2 * (state.epoch + 1) <= settings.n_epochs:
-            parameters, wasted = reseed(parameters, batch, codes, engine, settings.reseed_overlap)
-            state = state._replace(parameters=parameters, averages=averages.without(wasted))
-        state = state._replace(place=0, epoch=state.epoch + 1, code_sum=0.0, last_good=parameters)
-    return state, codes
+    codes = codes[: len(batch)]
+    return (_end_epoch(state, batch, codes, settings, engine, group) if end_of_epoch else state), codes
+
+
+def _end_epoch(state: State, batch: Tensor, codes: Tensor, settings: Settings, engine: Engine, group: Group) -> State:
+    parameters, averages = state.parameters, state.averages
+    if settings.reseed_overlap < 1 and 2 * (state.epoch + 1) <= settings.n_epochs:
+        every = group.gather(batch), group.gather(codes)
+        parameters, wasted = reseed(parameters, *every, engine, settings.reseed_overlap)
+        averages = averages.without(wasted)
+    return state._replace(
+        parameters=parameters, averages=averages, place=0, epoch=state.epoch + 1, code_sum=0.0, last_good=parameters
+    )
 
 
 def _mark_last(batches: Iterator[Tensor]) -> Iterator[tuple[Tensor, bool]]:
@@ -313,18 +367,15 @@ def _check_health(checksum: float, code_sum: float, end_of_epoch: bool, before: 
 def update(
     parameters: Parameters,
     adam: stiefel.AdamState,
-    images: Float[Tensor, "batch pixel"],
-    codes: Float[Tensor, "batch component"],
-    expectation: PoseExpectation,
+    uphill: Gradients,
     settings: Settings,
     rate_factor: float = 1.0,
 ) -> tuple[Parameters, stiefel.AdamState]:
     """Take one step in Φ and one in W [Chau20, Algorithm 1, lines 11-14], both with gradients at the old parameters."""
-    uphill = dictionary_gradient(parameters, codes, expectation, settings.gradient)
-    dictionary = unit_columns(parameters.dictionary + settings.dictionary_rate * rate_factor * uphill)
+    dictionary = unit_columns(parameters.dictionary + settings.dictionary_rate * rate_factor * uphill.dictionary)
     group_basis, adam = stiefel.adam_step(
         parameters.group_basis,
-        -group_basis_gradient(parameters, images, codes, expectation, settings.gradient),
+        -uphill.group_basis,
         adam,
         rate=settings.group_rate * rate_factor,
         metric=settings.metric,

@@ -22,6 +22,7 @@ from liesparse.files import hash_tensor
 from liesparse.learning import Progress, Settings, Shuffled, Source, State, go_on
 from liesparse.metrics import examine
 from liesparse.model import Parameters
+from liesparse.parallel import Group, current
 from liesparse.posterior import AdaptiveEngine, Engine
 
 N_GLANCE = 200  # images from which the health of each epoch is read
@@ -70,43 +71,52 @@ def train(
 
     After each epoch the health of the model on ``glance`` joins the history. With ``keeping``, a folder that holds
     checkpoints of the same run (settings, images and start) is taken up where it ended, to bit-identical results.
+    Of several processes (:func:`liesparse.parallel.join`) the first reads and writes the folder, and keeps the history.
     """
+    group = current()
+    first = group.rank == 0
     source = Shuffled(images, settings.batch_size) if isinstance(images, Tensor) else images
     judge = judge or AdaptiveEngine(start.frequencies, dtype=start.dtype, device=start.device)
     checkpoint = Checkpoint(State.begin(start, generator), [], {})
-    if keeping is not None:
-        checkpoint = _take_up(keeping, checkpoint, images, settings)
+    if keeping is not None and first:
+        checkpoint = _take_up(keeping, checkpoint, source, settings)
     history = list(checkpoint.history)
 
-    with _no_sudden_end() as stop_wanted:
+    with _no_sudden_end(group):
 
         def watch(progress: Progress) -> None:
             nonlocal checkpoint
-            if progress.end_of_epoch and glance is not None:
+            if progress.end_of_epoch and glance is not None and first:
                 history.append({"epoch": progress.epoch, **examine(progress.parameters, glance, judge)._asdict()})
             checkpoint = checkpoint._replace(state=progress.state, history=list(history))
-            stop = stop_wanted()
-            if keeping and (stop or progress.end_of_epoch or progress.step % check_count("every", keeping.every) == 0):
+            stop = group.stopping
+            due = (
+                stop or progress.end_of_epoch or (keeping and progress.step % check_count("every", keeping.every) == 0)
+            )
+            if keeping and due and first:
                 save_checkpoint(keeping.folder, checkpoint, keep=keeping.keep)
             if callback is not None:
                 callback(progress, history)
             if stop and progress.step != progress.n_steps:
+                group.gather(torch.zeros(1))  # nobody leaves before the first process has saved
                 raise Interrupted(_farewell(progress, keeping), checkpoint)
 
-        state = go_on(checkpoint.state, source, settings, callback=watch)
+        state = go_on(checkpoint.state, source, settings, callback=watch, group=group)
     return Trained(state.parameters, history, state.step)
 
 
-def _take_up(keeping: Keeping, fresh: Checkpoint, images: Tensor | Source, settings: Settings) -> Checkpoint:
-    if not isinstance(images, Tensor):
-        reject("images", "a tensor, where a run is to be resumed", "a stream", "Load the images, or pass no folder.")
+def _take_up(keeping: Keeping, fresh: Checkpoint, source: Source, settings: Settings) -> Checkpoint:
+    data = source.fingerprint()
+    if data is None:
+        fix = "Pass an array or a folder of shards, or no folder for checkpoints."
+        reject("images", "images that can be known again, where a run is to be resumed", "a stream", fix)
     parameters = fresh.state.parameters
     begin = "".join(hash_tensor(value) for value in vars(parameters).values() if isinstance(value, Tensor))
     identity = {
         **asdict(settings),
         "noise_std": parameters.noise_std,
         "sparsity": parameters.sparsity,
-        "data": hash_tensor(images),
+        "data": data,
         "start": hash_tensor(torch.frombuffer(bytearray(begin.encode()), dtype=torch.uint8)),
         "random": hash_tensor(fresh.state.random),
     }
@@ -132,14 +142,13 @@ def _farewell(progress: Progress, keeping: Keeping | None) -> str:
 
 
 @contextmanager
-def _no_sudden_end() -> Iterator[Callable[[], bool]]:
-    """Turn the first Ctrl-C into a wish that is granted after the step; the second ends at once."""
-    wanted = False
+def _no_sudden_end(group: Group) -> Iterator[None]:
+    """Turn the first Ctrl-C into a wish that is granted after the step; alone, the second ends at once."""
 
     def note(_number: int, _frame: FrameType | None) -> None:
-        nonlocal wanted
-        wanted = True
-        signal.signal(signal.SIGINT, before)
+        group.ask_to_stop()
+        if group.size == 1:  # several processes stop together, or not at all: torchrun ends what takes too long
+            signal.signal(signal.SIGINT, before)
 
     # Elsewhere Python does not allow it; and a handler that is not Python's own is someone else's choice.
     ours = threading.current_thread() is threading.main_thread()
@@ -148,7 +157,7 @@ def _no_sudden_end() -> Iterator[Callable[[], bool]]:
     if ours:
         signal.signal(signal.SIGINT, note)
     try:
-        yield lambda: wanted
+        yield
     finally:
         if ours:
             signal.signal(signal.SIGINT, before)

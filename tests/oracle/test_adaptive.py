@@ -85,8 +85,8 @@ def test_rows_do_not_influence_each_other(families):
     together = engine.moments(mixed)
     for row, natural in enumerate(mixed):
         alone = engine.moments(natural[None])
-        assert_close(together.rotation[row], alone.rotation[0], atol=1e-3, rtol=0)
-        assert_close(together.log_partition[row], alone.log_partition[0], atol=1e-3, rtol=0)
+        assert_close(together.rotation[row], alone.rotation[0], atol=1e-12, rtol=0)
+        assert_close(together.log_partition[row], alone.log_partition[0], atol=1e-10, rtol=0)
 
 
 def test_three_dimensions_never_build_a_fine_cube(monkeypatch):

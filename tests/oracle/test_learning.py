@@ -9,6 +9,7 @@ from torch.testing import assert_close
 from liesparse import learning, stiefel
 from liesparse.gradients import (
     approximate_second_moment,
+    climb,
     dictionary_gradient,
     exact_second_moment,
     group_basis_gradient,
@@ -130,7 +131,7 @@ def test_one_update_is_the_papers(make_model, draw, gradient):
     settings = Settings(dictionary_rate=0.02, group_rate=0.1, gradient=gradient)
     expectation = expect_pose(model, images, codes, engine)
     adam = stiefel.AdamState.zero(model.group_basis)
-    found, state = update(model, adam, images, codes, expectation, settings, rate_factor=0.5)
+    found, state = update(model, adam, climb(model, images, codes, expectation, gradient), settings, rate_factor=0.5)
     raw = model.dictionary + 0.01 * dictionary_gradient(model, codes, expectation, gradient)
     assert_close(found.dictionary, raw / raw.norm(dim=0))
     downhill = -group_basis_gradient(model, images, codes, expectation, gradient)
@@ -148,7 +149,8 @@ def test_exact_updates_climb_the_objective(make_model, draw):
     before = log_likelihood(model, images, codes, engine).mean()
     moved = model
     for _ in range(10):
-        moved, adam = update(moved, adam, images, codes, expect_pose(moved, images, codes, engine), settings)
+        uphill = climb(moved, images, codes, expect_pose(moved, images, codes, engine))
+        moved, adam = update(moved, adam, uphill, settings)
     assert float(log_likelihood(moved, images, codes, engine).mean()) > float(before) + 0.1
 
 
@@ -189,7 +191,8 @@ class Recorder:
 def test_learning_passes_every_setting_on(make_model, draw, monkeypatch, posterior):
     model = make_model(9, sparsity=0.05, noise_std=0.2)
     images, _, _ = draw(model, batch=20)
-    engines, inferences, updates = (Recorder(monkeypatch, name) for name in ("make_engine", "infer_codes", "update"))
+    names = ("make_engine", "infer_codes", "climb", "update")
+    engines, inferences, climbs, updates = (Recorder(monkeypatch, name) for name in names)
     settings = Settings(
         n_epochs=2,
         batch_size=10,
@@ -207,14 +210,14 @@ def test_learning_passes_every_setting_on(make_model, draw, monkeypatch, posteri
     assert engines.calls[0][0][2] == 9
     expected = {"n_code_steps": 3, "start": 0.2, "update": "proximal", "gradient": "exact"}
     assert all(call[1] == expected for call in inferences.calls)
-    decays = [call[0][6] for call in updates.calls]
+    decays = [call[0][4] for call in updates.calls]
     assert decays == sorted(decays, reverse=True)
     assert decays[0] == 1
     assert decays[-1] < 0.2
-    active = [int((call[0][3] > 0).sum(dim=1).max()) for call in updates.calls]
+    active = [int((call[0][2] > 0).sum(dim=1).max()) for call in climbs.calls]
     assert active[:2] == [1, 1]
     assert max(active[2:]) > 1
-    first, second = (torch.cat([call[0][2] for call in updates.calls[part]]) for part in (slice(0, 2), slice(2, 4)))
+    first, second = (torch.cat([call[0][1] for call in climbs.calls[part]]) for part in (slice(0, 2), slice(2, 4)))
     assert not first.equal(images)  # shuffled,
     assert not first.equal(second)  # anew in each epoch,
     assert first.sort(dim=0).values.equal(images.sort(dim=0).values)  # and complete
@@ -265,8 +268,8 @@ def test_every_epoch_has_an_order_of_its_own_and_the_same_seed_the_same_ones(mak
     seen = []
 
     class Spy(Shuffled):
-        def epoch(self, generator):
-            for batch in super().epoch(generator):
+        def epoch(self, generator, **where):
+            for batch in super().epoch(generator, **where):
                 seen.append(batch)
                 yield batch
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,20 +24,38 @@ def set_debug(wanted: bool) -> None:
 
 
 def make_console(*, quiet: bool = False) -> Console:
-    """Return where people read; with ``--json -`` numbers own the standard output, and words go to the other one."""
-    return Console(soft_wrap=True, stderr=quiet, highlight=False)
+    """Return where people read; with ``--json -`` numbers own the standard output, and words go to the other one.
+
+    Of several processes only the first says anything.
+    """
+    return Console(soft_wrap=True, stderr=quiet, highlight=False, quiet=_rank() > 0)
 
 
 def fail(console: Console, message: object, code: int = 1) -> typer.Exit:
     """Say in one line what went wrong, and return the exit to be raised."""
-    console.print(str(message).strip() or "Failed.", style="red", markup=False)
+    _tell(console, str(message).strip() or "Failed.", style="red")
     return typer.Exit(code)
+
+
+def _rank() -> int:
+    return int(os.environ.get("RANK", "0")) if "WORLD_SIZE" in os.environ else 0
+
+
+def _tell(console: Console, message: str, style: str | None = None) -> None:
+    """Say how it ended; of several processes whichever is first, as any of them may be the one that fails."""
+    if "WORLD_SIZE" in os.environ:
+        from liesparse.parallel import current
+
+        group = current()
+        console.quiet = not group.speaks_first() if group.size > 1 else _rank() > 0
+    console.print(message, style=style, markup=False)
 
 
 @contextmanager
 def explained(console: Console, *, code: int = 1) -> Iterator[None]:
     """Turn expected errors into one line and an exit code; anything else is a bug and keeps its traceback."""
     from liesparse.learning import LearningError
+    from liesparse.parallel import LostError
     from liesparse.runs import Interrupted
 
     if _debug:
@@ -45,12 +64,12 @@ def explained(console: Console, *, code: int = 1) -> Iterator[None]:
     try:
         yield
     except Interrupted as stopped:
-        console.print(str(stopped), markup=False)
+        console.print(str(stopped), markup=False)  # the first process alone, as it has saved
         raise typer.Exit(130) from None
     except KeyboardInterrupt:
-        console.print("Stopped.")
+        _tell(console, "Stopped.")
         raise typer.Exit(130) from None
-    except (ValueError, LearningError) as error:
+    except (ValueError, LearningError, LostError) as error:
         raise fail(console, error, code) from None
     except FileNotFoundError as error:
         raise fail(console, (error.strerror and f"{error.strerror}: {error.filename}") or error) from None

@@ -46,29 +46,25 @@ def train(
     """Learn shapes and transformations from DATA and write the run to a folder.
 
     Ctrl-C finishes the step and saves; the same command with --resume goes on from there, to the same bits.
+    After `torchrun --nproc-per-node 2 -m liesparse` it learns in two processes as in one.
     """
-    from liesparse.checkpoint import list_checkpoints
     from liesparse.data import load_data
     from liesparse.devices import choose_device
     from liesparse.estimators import LieSparseCoder
+    from liesparse.parallel import join
     from liesparse.recipes import load_recipe, parse_values
-    from liesparse.run_folder import CHECKPOINTS, MODEL, Run, measure, save_run
+    from liesparse.run_folder import CHECKPOINTS, Run, measure, save_run
 
     console = make_console(quiet=str(json) == "-")
     with explained(console, code=2):  # wrong use
         settings = parse_values(values or [])
         load_recipe(recipe).with_values(settings)
         choose_device(device)
-    checkpoints = out / CHECKPOINTS
-    with explained(console):
-        begun = bool(list_checkpoints(checkpoints))
-        if not resume and (begun or (out / MODEL).exists()):
-            raise fail(console, f"{out} already holds a run. Add --resume to go on with it, or choose another --out.")
-        if resume and not begun:
-            raise fail(console, f"{out} holds no run to go on with. Leave --resume away to start one.")
-        _check_writable(checkpoints)
+    with explained(console), join() as group, explained(console):  # twice: joining may fail as well
+        if group.rank == 0:
+            _check_folder(console, out, resume=resume)
         loaded = load_data(data, data_dir=data_dir)
-        console.print(loaded.summary(), markup=False)
+        console.print(loaded.summary() + (f"; {group.size} processes" if group.size > 1 else ""), markup=False)
         began = time.monotonic()
         coder = LieSparseCoder(
             components,
@@ -80,14 +76,17 @@ def train(
             recipe=recipe,
             n_epochs=epochs,
             settings=settings or None,
-            checkpoint_dir=checkpoints,
+            checkpoint_dir=out / CHECKPOINTS,
             device=device,
             random_state=seed,
         )
         _learn(console, coder, loaded)
+        if group.rank > 0:
+            return  # the first process does the rest
         seconds = time.monotonic() - began
         coder.set_params(checkpoint_dir=None)
-        console.print("Plain sparse coding with the same images, to compare with …")
+        some = f"{len(loaded.train):,} of the" if loaded.stream else "the same"
+        console.print(f"Plain sparse coding with {some} images, to compare with …")
         baseline = learn_baseline(loaded, components, sparsity, noise_std, seed)
         metrics = measure(coder, baseline, loaded.test) | {"training_seconds": round(seconds, 1)}
         how = {"data": data, "data_summary": loaded.summary(), "recipe": recipe, "seed": seed}
@@ -95,6 +94,18 @@ def train(
         write_numbers(metrics, json)
     print_metrics(console, metrics)
     console.print(f"The run is in {out}. Next: liesparse report {out}", markup=False)
+
+
+def _check_folder(console: Console, out: Path, *, resume: bool) -> None:
+    from liesparse.checkpoint import list_checkpoints
+    from liesparse.run_folder import CHECKPOINTS, MODEL
+
+    begun = bool(list_checkpoints(out / CHECKPOINTS))
+    if not resume and (begun or (out / MODEL).exists()):
+        raise fail(console, f"{out} already holds a run. Add --resume to go on with it, or choose another --out.")
+    if resume and not begun:
+        raise fail(console, f"{out} holds no run to go on with. Leave --resume away to start one.")
+    _check_writable(out / CHECKPOINTS)
 
 
 def _check_writable(folder: Path) -> None:
@@ -130,7 +141,7 @@ def _learn(console: Console, coder: LieSparseCoder, loaded: LoadedData) -> None:
                 bar.console.print(_health_line(epoch, health))
 
         console.print(head)
-        coder.set_params(callbacks=[watch]).fit(loaded.train.reshape(-1, *loaded.image_shape))
+        coder.set_params(callbacks=[watch]).fit(loaded.stream or loaded.train.reshape(-1, *loaded.image_shape))
     coder.set_params(callbacks=None)
 
 

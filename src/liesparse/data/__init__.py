@@ -9,10 +9,12 @@ from liesparse.data.digits import (
     unit_norm,
 )
 from liesparse.data.downloads import cache_folder, fetch
+from liesparse.data.loaded import LoadedData
 from liesparse.data.mnist import LabelledImages, load_mnist, load_mnist_mini
+from liesparse.data.shards import Shards, open_shards
+from liesparse.data.shuffle import Streamed
 from liesparse.data.sources import (
     ImagesToUse,
-    LoadedData,
     SourceInfo,
     check_shape,
     list_sources,
@@ -24,7 +26,9 @@ __all__ = [
     "ImagesToUse",
     "LabelledImages",
     "LoadedData",
+    "Shards",
     "SourceInfo",
+    "Streamed",
     "TransformedImages",
     "cache_folder",
     "check_shape",
@@ -35,6 +39,7 @@ __all__ = [
     "load_images",
     "load_mnist",
     "load_mnist_mini",
+    "open_shards",
     "rotations_scalings",
     "shears_stretches",
     "translations",

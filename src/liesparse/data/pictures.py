@@ -41,15 +41,18 @@ def is_picture(name: str) -> bool:
     return not hidden and path.suffix.lower() in SUFFIXES
 
 
+def find_pictures(folder: Path) -> Iterator[Path]:
+    """Yield all pictures in a folder and below, in any order."""
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            if is_picture(Path(parent, name).relative_to(folder).as_posix()):
+                yield Path(parent, name)
+
+
 def read_folder(folder: Path, fit: Fit) -> RawImages:
     """Read all pictures in a folder and below, in the order of their names."""
-    paths = [
-        Path(parent, name)
-        for parent, _, names in os.walk(folder)
-        for name in names
-        if is_picture(Path(parent, name).relative_to(folder).as_posix())
-    ]
-    return decode_all(((str(path), _read_file(path)) for path in sorted(paths)), fit, str(folder))
+    paths = sorted(find_pictures(folder))
+    return decode_all(((str(path), _read_file(path)) for path in paths), fit, str(folder))
 
 
 def read_zip(path: Path, fit: Fit) -> RawImages:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -66,10 +66,8 @@ class Images:
         """Read the images at some places as unit-norm float32 rows."""
         found = torch.empty(len(places), math.prod(self.image_shape))
         done = 0
-        for chunk in places.split(_chunk_size(self.raw.pixels)):
-            images = _read(self.raw.pixels, chunk, self.fit)
-            images /= images.abs().amax(dim=1, keepdim=True)  # first, so that no square over- or underflows
-            found[done : done + len(chunk)] = images / images.norm(dim=1, keepdim=True)
+        for chunk in places.split(chunk_size(self.raw.pixels)):
+            found[done : done + len(chunk)] = unit_rows(self.raw.pixels, chunk, self.fit)
             done += len(chunk)
         return found
 
@@ -82,19 +80,9 @@ class Images:
 
 def open_images(raw: RawImages, fit: Fit, where: str, *, least: int = MIN_IMAGES) -> Images:
     """Check the shape, the type and every value, and find the blank images; at least so many must remain."""
-    image_shape, notes = _check_shape(raw.pixels, fit, where)
-    kept = []
-    for chunk in torch.arange(len(raw.pixels)).split(_chunk_size(raw.pixels)):
-        peaks = _read(raw.pixels, chunk, fit).abs().amax(dim=1)
-        if not bool(torch.isfinite(peaks).all()):  # NaN survives the maximum
-            first = int(chunk[(~torch.isfinite(peaks)).nonzero()[0, 0]])
-            reject(
-                "data",
-                "finite numbers",
-                f"NaN or infinite values in {where}, first in image {first}",
-                "Repair or remove it.",
-            )
-        kept.append(chunk[peaks > 0])
+    image_shape, notes = check_shape_of(raw.pixels, fit, where)
+    chunks = torch.arange(len(raw.pixels)).split(chunk_size(raw.pixels))
+    kept = [chunk[is_seen(raw.pixels, chunk, fit, where)] for chunk in chunks]
     found = torch.cat(kept) if kept else torch.zeros(0, dtype=torch.int64)
     if len(found) < least:
         blank = len(raw.pixels) - len(found)
@@ -109,12 +97,37 @@ def open_images(raw: RawImages, fit: Fit, where: str, *, least: int = MIN_IMAGES
     return Images(raw, fit, image_shape, found, raw.notes + notes)
 
 
+def is_seen(
+    pixels: NDArray[Any] | list[NDArray[Any]], places: Int[Tensor, " image"], fit: Fit, where: str, begin: int = 0
+) -> Bool[Tensor, " image"]:
+    """Tell which images are not blank, and refuse what is no number; ``begin`` is the place of the first."""
+    peaks = _read(pixels, places, fit).abs().amax(dim=1)
+    if not bool(torch.isfinite(peaks).all()):  # NaN survives the maximum
+        first = begin + int(places[(~torch.isfinite(peaks)).nonzero()[0, 0]])
+        reject(
+            "data",
+            "finite numbers",
+            f"NaN or infinite values in {where}, first in image {first}",
+            "Repair or remove it.",
+        )
+    return peaks > 0
+
+
+def unit_rows(
+    pixels: NDArray[Any] | list[NDArray[Any]], places: Int[Tensor, " image"], fit: Fit
+) -> Float[Tensor, "image pixel"]:
+    """Return some images that are not blank as rows of norm 1, in double precision."""
+    images = _read(pixels, places, fit)
+    images /= images.abs().amax(dim=1, keepdim=True)  # first, so that no square over- or underflows
+    return images / images.norm(dim=1, keepdim=True)
+
+
 def hold_out(
     images: Images, n: int | None, n_test: int | None, seed: int
 ) -> tuple[Int[Tensor, " train"], Int[Tensor, " test"]]:
     """Draw places to learn from and to test, both in the order of the file, which reads fastest."""
     n_kept = len(images.kept)
-    n_test = min(max(int(_SHARE * n_kept), 1), _MOST) if n_test is None else n_test
+    n_test = default_n_test(n_kept) if n_test is None else n_test
     n = n_kept - n_test if n is None else n
     if n < 1 or n + n_test > n_kept:
         reject(
@@ -123,6 +136,11 @@ def hold_out(
     order = torch.randperm(n_kept, generator=torch.Generator().manual_seed(seed))
     test, train = order[:n_test].sort().values, order[n_test : n_test + n].sort().values
     return images.kept[train], images.kept[test]
+
+
+def default_n_test(n_kept: int) -> int:
+    """Return how many images are held out, unless asked otherwise."""
+    return min(max(int(_SHARE * n_kept), 1), _MOST)
 
 
 def draw(images: Images, n: int | None, seed: int, argument: str) -> Int[Tensor, " image"]:
@@ -172,9 +190,10 @@ def check_pixels(image_shape: tuple[int, ...], where: str) -> None:
         reject("data", f"images of at most {MAX_PIXELS:,} pixels", size, "Shrink them, such as with size=28.")
 
 
-def _check_shape(
+def check_shape_of(
     pixels: NDArray[Any] | list[NDArray[Any]], fit: Fit, where: str
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Return the shape of the fitted images, and what is to be said of them."""
     shape = (len(pixels), *pixels[0].shape) if isinstance(pixels, list) else pixels.shape
     if not isinstance(pixels, list) and pixels.dtype.kind not in "biuf":
         reject("data", "an array of numbers", f"{pixels.dtype} in {where}", "Save it as uint8 or float32.")
@@ -209,7 +228,8 @@ def _height_width(shape: tuple[int, ...]) -> tuple[int, int]:
     return (side, side) if side * side == shape[1] else (1, shape[1])
 
 
-def _chunk_size(pixels: NDArray[Any] | list[NDArray[Any]]) -> int:
+def chunk_size(pixels: NDArray[Any] | list[NDArray[Any]]) -> int:
+    """Return how many images to read at a time."""
     size = math.prod(pixels.shape[1:]) if not isinstance(pixels, list) else pixels[0].size
     return max(1, _CHUNK_PIXELS // max(size, 1))
 

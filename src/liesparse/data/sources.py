@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -21,39 +21,15 @@ from liesparse._checks import reject
 from liesparse.data.arrays import read_npy, read_npz
 from liesparse.data.digits import TransformedImages, rotations_scalings, shears_stretches, translations
 from liesparse.data.downloads import DOWNLOADS, fetch, find_file
+from liesparse.data.folders import load_shards, open_folder
 from liesparse.data.idx import looks_like_idx, read_idx
+from liesparse.data.loaded import LoadedData
 from liesparse.data.mnist import FILES, read_mnist_mini, read_split
 from liesparse.data.pictures import SUFFIXES, read_folder, read_zip
 from liesparse.data.rows import MIN_IMAGES, Fit, Images, RawImages, draw, hold_out, open_images
-from liesparse.data.spec import Parameter, at_least, flag, parse_spec, read_parameters, real, size, words
+from liesparse.data.shards import list_shards
+from liesparse.data.spec import COUNTS, FIT, KEYS, Parameter, at_least, flag, parse_spec, read_parameters, real
 from liesparse.data.tables import read_parquet
-
-
-@dataclass(frozen=True)
-class LoadedData:
-    """Unit-norm images to learn from and to test, with the truth where it is known.
-
-    ``factors`` has one column per name in ``factor_names``: the transformation that made each synthetic image.
-    """
-
-    name: str
-    train: Float[Tensor, "image pixel"]
-    test: Float[Tensor, "test pixel"]
-    image_shape: tuple[int, ...]  # (height, width), or (height, width, 3) with colours
-    labels: Int[Tensor, " image"] | None = None
-    test_labels: Int[Tensor, " test"] | None = None
-    factors: Float[Tensor, "image factor"] | None = None
-    test_factors: Float[Tensor, "test factor"] | None = None
-    factor_names: tuple[str, ...] | None = None
-    n_blank: int = 0
-    notes: tuple[str, ...] = ()
-
-    def summary(self) -> str:
-        """Say in one line how many images there are and what was done to them."""
-        size = " × ".join(map(str, self.image_shape))
-        counts = f"{len(self.train):,} images to learn from and {len(self.test):,} to test"
-        parts = [f"{self.name}: {counts}, {size} pixels", f"{self.n_blank:,} blank skipped", *self.notes]
-        return "; ".join(parts)
 
 
 class SourceInfo(NamedTuple):
@@ -89,9 +65,10 @@ def load_data(
     Parameters
     ----------
     spec : str
-        A name of ``list_sources()``, or a path: .npy, .npz, idx (gzipped or not), .parquet, or a folder or .zip of
-        pictures. Parameters may follow, as in ``translation:n=20000,seed=3`` or ``faces/:size=28,crop=yes``. A name
-        wins over a file of the same name; write ``./mnist`` for the file.
+        A name of ``list_sources()``, or a path: .npy, .npz, idx (gzipped or not), .parquet, a folder or .zip of
+        pictures, or a folder of .npy, .npz and .parquet files, which is streamed if it is large. Parameters may
+        follow, as in ``translation:n=20000,seed=3`` or ``faces/:size=28,crop=yes``. A name wins over a file of the
+        same name; write ``./mnist`` for the file.
     data_dir : str or Path, optional
         The only folder in which to look for the files of MNIST or Fashion-MNIST.
     download : bool, default=True
@@ -100,7 +77,8 @@ def load_data(
         The same parameters as keywords; they win over those in ``spec``. All files know ``n`` and ``n_test`` (images
         to learn from and to test), ``seed`` (which are drawn), ``size`` (28 or "28x20"), ``crop`` (to the central
         square, before resizing), ``invert`` and ``colour`` (keep it: images of shape (height, width, 3)); .npz and
-        .parquet also ``key`` and ``labels``.
+        .parquet also ``key`` and ``labels``; a folder of shards ``key`` and ``stream`` (whether to leave the images on
+        disk; unless given, from 512 MiB on).
 
     Raises
     ------
@@ -147,6 +125,12 @@ def load_images(
     path = Path(os.path.expanduser(head))
     if not os.path.exists(path):
         _refuse_missing(head)
+    if path.is_dir() and list_shards(path):
+        _, shards, n_all = open_folder(path, given)
+        if math.prod(shards.image_shape) != math.prod(image_shape):
+            _refuse_shape(str(path), shards.image_shape, image_shape)
+        rows, places = shards.rows(np.arange(len(shards))), shards.places()
+        return ImagesToUse(str(path), rows, places, n_all - len(shards), shards.notes)
     kept = {"colour": "yes"} if len(image_shape) == 3 else {}
     _, images = _open_path(path, kept | given, least=1)
     if math.prod(images.image_shape) != math.prod(image_shape):
@@ -196,21 +180,6 @@ def _refuse_missing(head: str) -> NoReturn:
     raise FileNotFoundError(f"data: expected a file or folder, got {head!r}, which does not exist. Check the path.")
 
 
-_COUNTS = {
-    "n": Parameter(at_least(1), None, "images to learn from, drawn at random; all unless given"),
-    "n_test": Parameter(at_least(1), None, "images to test"),
-    "seed": Parameter(at_least(0), 0, "seed of every draw"),
-}
-_FIT = {
-    "size": Parameter(size, None, "side, or HEIGHTxWIDTH, to resize to"),
-    "crop": Parameter(flag, False, "crop to the central square first"),
-    "invert": Parameter(flag, False, "swap dark and light"),
-    "colour": Parameter(flag, False, "keep red, green and blue"),
-}
-_KEYS = {
-    "key": Parameter(words, None, "array or column of the images"),
-    "labels": Parameter(words, None, "array or column of the labels"),
-}
 _MADE = {
     "n": Parameter(at_least(1), 60_000, "images to learn from"),
     "n_test": Parameter(at_least(1), 10_000, "images to test, other draws"),
@@ -219,14 +188,16 @@ _MADE = {
 
 
 def _load_path(path: Path, given: Mapping[str, str]) -> LoadedData:
+    if path.is_dir() and list_shards(path):
+        return load_shards(path, given)
     values, images = _open_path(path, given)
     return _split(str(path), images, values)
 
 
 def _open_path(path: Path, given: Mapping[str, str], *, least: int = MIN_IMAGES) -> tuple[dict[str, Any], Images]:
     suffix = path.suffix.lower()
-    keys = _KEYS if suffix in (".npz", ".parquet") and path.is_file() else {}
-    values = read_parameters(str(path), {**keys, **_COUNTS, **_FIT}, given)
+    keys = KEYS if suffix in (".npz", ".parquet") and path.is_file() else {}
+    values = read_parameters(str(path), {**keys, **COUNTS, **FIT}, given)
     fit = Fit(values["size"], values["crop"], values["invert"], values["colour"])
     try:
         raw, fit = _read_path(path, suffix, values, fit)
@@ -354,8 +325,8 @@ _NAMED: dict[str, _Named] = {
         },
         partial(_make, shears_stretches, {"stretches": "stretch"}),
     ),
-    "mnist": _Named("60,000 + 10,000 of 28 × 28", _COUNTS, _load_idx_set),
-    "mnist-mini": _Named("2,000 of 28 × 28", _COUNTS, _load_mini),
-    "fashion-mnist": _Named("60,000 + 10,000 of 28 × 28", _COUNTS, _load_idx_set),
-    "digits": _Named("1,797 of 8 × 8", _COUNTS, _load_digits),
+    "mnist": _Named("60,000 + 10,000 of 28 × 28", COUNTS, _load_idx_set),
+    "mnist-mini": _Named("2,000 of 28 × 28", COUNTS, _load_mini),
+    "fashion-mnist": _Named("60,000 + 10,000 of 28 × 28", COUNTS, _load_idx_set),
+    "digits": _Named("1,797 of 8 × 8", COUNTS, _load_digits),
 }

@@ -95,3 +95,20 @@ def words(key: str, text: str) -> str:
     if not text:
         reject(key, "a name", "nothing", f"Pass {key}=NAME, or leave it out.")
     return text
+
+
+COUNTS = {
+    "n": Parameter(at_least(1), None, "images to learn from, drawn at random; all unless given"),
+    "n_test": Parameter(at_least(1), None, "images to test"),
+    "seed": Parameter(at_least(0), 0, "seed of every draw"),
+}
+FIT = {
+    "size": Parameter(size, None, "side, or HEIGHTxWIDTH, to resize to"),
+    "crop": Parameter(flag, False, "crop to the central square first"),
+    "invert": Parameter(flag, False, "swap dark and light"),
+    "colour": Parameter(flag, False, "keep red, green and blue"),
+}
+KEYS = {
+    "key": Parameter(words, None, "array or column of the images"),
+    "labels": Parameter(words, None, "array or column of the labels"),
+}

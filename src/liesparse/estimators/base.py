@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -20,6 +21,7 @@ from liesparse._checks import check_choice, reject
 from liesparse.checkpoint import versions
 from liesparse.devices import choose_device, to_cpu
 from liesparse.files import Sealed, read_sealed, write_sealed
+from liesparse.parallel import ALONE, Group
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 CHUNK = 64  # always so many rows at once, so that no result depends on an image's companions
@@ -221,12 +223,22 @@ class Stream:
             self._held = seen
         return torch.cat(seen)
 
-    def epoch(self, generator: torch.Generator) -> Iterator[Tensor]:  # noqa: ARG002, the loader has its own
+    def epoch(
+        self,
+        generator: torch.Generator,  # noqa: ARG002, the loader has its own
+        *,
+        skip: int = 0,
+        group: Group = ALONE,
+    ) -> Iterator[Tensor]:
         """Yield the batches, unit norm."""
+        if group.size > 1:
+            reject("X", "an array or a folder of shards, for several processes", "a stream", "Save it as .npy files.")
         held, self._held = self._held, []
-        yield from held
-        for batch in self._batches:
-            yield self._ready(batch)
+        batches = itertools.chain(held, map(self._ready, self._batches))
+        yield from itertools.islice(batches, skip, None)
+
+    def fingerprint(self) -> None:
+        """Return nothing: what will come is not known."""
 
     def _ready(self, batch: Any) -> Tensor:
         return self._prepare(batch[0] if isinstance(batch, list | tuple) else batch)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from liesparse._checks import check_count, reject
 from liesparse.checkpoint import pack_parameters, unpack_parameters
+from liesparse.data import Shards, Streamed
 from liesparse.devices import to_cpu
 from liesparse.estimators.base import Images, Stream, is_stream
 from liesparse.estimators.motions import Motions
@@ -45,9 +46,10 @@ class LieSparseCoder(Motions):
     """Sparse shapes moved by a learned torus transformation: I = W R(s) Wᵀ Φ α + ε.
 
     Images may be rows, (n, height, width) or (n, height, width, 3) arrays or tensors; ``fit`` also takes a torch
-    ``DataLoader`` or an iterator of batches. Each image is scaled to norm 1 for the model, and what comes back as an
-    image has the scale and shape that came in; tensors in, tensors out. Codes belong to the image of norm 1. Learning
-    passes over blank images with a warning; elsewhere a blank image has no codes and stays blank.
+    ``DataLoader``, an iterator of batches, or a folder of files by :func:`liesparse.data.open_shards`. Each image is
+    scaled to norm 1 for the model, and what comes back as an image has the scale and shape that came in; tensors in,
+    tensors out. Codes belong to the image of norm 1. Learning passes over blank images with a warning; elsewhere a
+    blank image has no codes and stays blank.
 
     Parameters
     ----------
@@ -171,8 +173,12 @@ class LieSparseCoder(Motions):
         """Learn shapes and transformations from images."""
         recipe = self._recipe()
         generator = self._generator()
-        stream: Stream | None = None
-        if is_stream(X):
+        stream: Stream | Streamed | None = None
+        if isinstance(X, Shards):
+            drawn = int(torch.randint(2**31, (), generator=generator))
+            images = self._images_to_learn(X.sample(max(N_START, self.n_components), drawn).unflatten(1, X.image_shape))
+            stream = Streamed(X, recipe.learning.batch_size, dtype=self._dtype())
+        elif is_stream(X):
             first = True
 
             def prepare(batch: Any) -> Tensor:
@@ -180,9 +186,9 @@ class LieSparseCoder(Motions):
                 reset, first = first, False
                 return self._images_to_learn(batch, reset=reset)
 
-            stream = Stream(X, prepare)
-            images = stream.look_ahead(max(N_START, self.n_components))
-            if stream.once:
+            stream = loader = Stream(X, prepare)
+            images = loader.look_ahead(max(N_START, self.n_components))
+            if loader.once:
                 recipe = recipe.with_values({"learning.n_epochs": 1, "learning.single_shape_epochs": 0})
         else:
             images = self._images_to_learn(X)

@@ -32,8 +32,8 @@ from liesparse.posterior.separable import (
 OVERSAMPLING = 1.55  # coarse points per axis over the 2·max|ω| + 1 that determine the polynomial
 REFINEMENTS = (1, 1.2, 1.5, 1.8, 2.2, 2.6, 3.2, 3.8, 4.5, 5.4, 6.5, 8, 10, 12, 16, 20, 26, 34, 44, 58, 76, 100)
 DENSITY_REFINEMENT = 4  # points per coarse cell of the grid for densities and modes
+LEVELS_PER_GROUP = 2  # a posterior uses the finest of so many levels: 0, 1 to 2, 3 to 4, …
 BROAD = 4  # up to this level no window is tried
-LEVELS_PER_GROUP = 3  # posteriors whose levels are so close share the finest of them
 LEAST_POINTS = 0.88  # fine points for a flat posterior, over the 2·max|ω| + 1 of its polynomial
 POINTS_PER_WIDTH = 5.0  # fine points on 2π per 1/width of the peak: a spacing of 1.26 widths
 TAIL = 10.5  # nats below the peak at which mass no longer matters
@@ -118,20 +118,20 @@ class AdaptiveEngine(Engine):
         """Return ln Z(η) and R̄ [Chau20, app. B and C]."""
         folded = self._box.fold(natural)
         need = self._look(folded)
-        highest = int(need.level.max())
-        if highest <= BROAD:
-            log_partition, rotation = self._sum_part_or_all(folded, need, REFINEMENTS[highest])
-            return Moments(log_partition, self._box.unfold(rotation))
-        log_partition, rotation, compact = self._sum_window(folded, need)
-        if not bool(compact.all()):
-            rest = (~compact).nonzero().flatten()
-            octave = need.level[rest] // LEVELS_PER_GROUP
-            for group in octave.unique():
-                rows = rest[octave == group]
-                level = int(need.level[rows].max())
-                log_partition[rows], rotation[rows] = self._sum_part_or_all(
-                    folded[rows], _take(need, rows), REFINEMENTS[level]
-                )
+        log_partition, rotation = torch.empty_like(need.peak), torch.empty_like(folded)
+        left = need.level <= BROAD  # each posterior by itself: nothing may depend on its companions in the batch
+        sharp = (~left).nonzero().flatten()
+        if len(sharp):
+            log_partition[sharp], rotation[sharp], compact = self._sum_window(folded[sharp], _take(need, sharp))
+            left[sharp[~compact]] = True
+        rest = left.nonzero().flatten()
+        groups = (need.level[rest] + LEVELS_PER_GROUP - 1) // LEVELS_PER_GROUP
+        for group in groups.unique().tolist():
+            rows = rest[groups == group]
+            level = min(group * LEVELS_PER_GROUP, len(REFINEMENTS) - 1)
+            log_partition[rows], rotation[rows] = self._sum_part_or_all(
+                folded[rows], _take(need, rows), REFINEMENTS[level]
+            )
         return Moments(log_partition, self._box.unfold(rotation))
 
     def _look(self, folded: Float[Tensor, "batch folded 2"]) -> _Need:
@@ -181,20 +181,19 @@ class AdaptiveEngine(Engine):
         active = need.values > (need.peak - need.loss - need.flank - TAIL)[:, None]
         n_cell, n_axis = math.ceil(refinement), math.ceil(refinement * self._n_coarse)
         n_part, n_all = active.sum(dim=1) * n_cell**self.torus_dim, n_axis**self.torus_dim
-        whole = refinement == 1 or (self.torus_dim <= 2 and int(n_part.sum()) * CELL_COST > n_all * len(active))
-        table = self._grid(n_axis) if whole else self._cell(n_cell)
-        parts = []
-        n_rows = max(1, CHUNK // (n_all if whole else int(n_part.max())))
-        for rows, cells in zip(folded.split(n_rows), active.split(n_rows), strict=True):
-            if whole:
-                weights = table.evaluate(rows)
-                peak, total = normalize_(weights)
-                parts.append(((peak + total.log()).squeeze(1), table.expect(weights) / total[:, :, None]))
-            else:
-                parts.append(self._sum_cells(rows, cells, table))
-        log_totals, rotations = zip(*parts, strict=True)
-        log_cell = self.torus_dim * math.log(2 * math.pi / (n_axis if whole else n_cell * self._n_coarse))
-        return torch.cat(log_totals) + log_cell, torch.cat(rotations)
+        cheaper = (n_part * CELL_COST > n_all) if self.torus_dim <= 2 else torch.zeros_like(n_part, dtype=torch.bool)
+        whole = torch.ones_like(cheaper) if refinement == 1 else cheaper
+        log_partition, rotation = torch.empty_like(need.peak), torch.empty_like(folded)
+        for rows in _chunks(whole, n_all):
+            table = self._grid(n_axis)
+            weights = table.evaluate(folded[rows])
+            peak, total = normalize_(weights)
+            log_partition[rows] = (peak + total.log()).squeeze(1) + self.torus_dim * math.log(2 * math.pi / n_axis)
+            rotation[rows] = table.expect(weights) / total[:, :, None]
+        for rows in _chunks(~whole, int(n_part.max())):
+            log_totals, rotation[rows] = self._sum_cells(folded[rows], active[rows], self._cell(n_cell))
+            log_partition[rows] = log_totals + self.torus_dim * math.log(self._spacing / n_cell)
+        return log_partition, rotation
 
     def _sum_cells(
         self, folded: Float[Tensor, "batch folded 2"], active: Bool[Tensor, "batch point"], table: SeparableSum
@@ -224,6 +223,13 @@ class AdaptiveEngine(Engine):
         return flat
 
 
+def _chunks(chosen: Bool[Tensor, " batch"], n_points: int) -> tuple[Int[Tensor, " _"], ...]:
+    """Return the chosen rows, so many at a time that their points fit."""
+    rows = chosen.nonzero().flatten()
+    return rows.split(max(1, CHUNK // max(1, n_points))) if len(rows) else ()
+
+
 def _take(need: _Need, rows: Int[Tensor, " chosen"]) -> _Need:
-    """Keep some rows, and what the sums over cells need of them."""
-    return need._replace(values=need.values[rows], peak=need.peak[rows], loss=need.loss[rows], flank=need.flank[rows])
+    """Keep some rows."""
+    lines, places = [line[rows] for line in need.along], [place[rows] for place in need.place]
+    return _Need(need.values[rows], lines, need.peak[rows], places, need.level[rows], need.loss[rows], need.flank[rows])

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from liesparse import em, stiefel
 from liesparse.data import embedded_digits, translations
+from liesparse.gradients import climb
 from liesparse.inference import expect_pose, infer_codes
 from liesparse.learning import Settings, learn, update
 from liesparse.model import Parameters
@@ -164,7 +165,7 @@ def measure_step(shape: Shape, recipe: str, *, repeats: int = 15) -> dict[str, f
     adam, averages = stiefel.AdamState.zero(parameters.group_basis), em.Averages.zero(parameters)
     averages = em.average(averages, images, codes, expectation, 1.0)
     downhill = torch.randn_like(parameters.group_basis)
-    frozen = replace(settings, group_rate=0.0)
+    frozen, kind = replace(settings, group_rate=0.0), settings.gradient
     jobs: dict[str, Callable[[], object]] = {
         "inference": _inference(parameters, images, engine),
         "expectation": lambda: expect_pose(parameters, images, codes, engine),
@@ -173,7 +174,7 @@ def measure_step(shape: Shape, recipe: str, *, repeats: int = 15) -> dict[str, f
         jobs["average"] = lambda: em.average(averages, images, codes, expectation, 0.1)
         jobs["maximize"] = lambda: em.maximize(parameters, averages)
     else:
-        jobs["update"] = lambda: update(parameters, adam, images, codes, expectation, frozen)
+        jobs["update"] = lambda: update(parameters, adam, climb(parameters, images, codes, expectation, kind), frozen)
         jobs["stiefel"] = lambda: stiefel.adam_step(
             parameters.group_basis, downhill, adam, rate=0.1, metric="euclidean"
         )

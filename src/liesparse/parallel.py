@@ -1,0 +1,179 @@
+"""Several processes that learn as one: all that they say to each other.
+
+Each takes its part of every batch, the sums are added once for each step, and every process makes the same update.
+A process alone is a :class:`Group` of one: it has nothing to say, and pays nothing for it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from types import FrameType
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from liesparse._checks import reject
+from liesparse.devices import message_backends
+
+TIMEOUT = timedelta(minutes=5)  # without an answer the others count as gone
+
+
+class LostError(RuntimeError):
+    """Another process of the group is gone, and the others cannot go on without it."""
+
+    def __init__(self, what: str = "Another process of this training is gone") -> None:
+        super().__init__(
+            f"{what}, so it stopped. The last checkpoint is whole: the same command with --resume goes on from it, "
+            "with any number of processes."
+        )
+
+
+class Group:
+    """One process alone."""
+
+    rank = 0
+    size = 1
+
+    def __init__(self) -> None:
+        self.stopping = False  # whether to stop after this step: the same in every process
+
+    def ask_to_stop(self) -> None:
+        """Let every process stop after its next step."""
+        self.stopping = True
+
+    def part(self, rows: Tensor) -> Tensor:
+        """Return this process's part of what all have."""
+        return rows
+
+    def mean(self, tensors: Sequence[Tensor], n: int) -> list[Tensor]:  # noqa: ARG002
+        """Return means over the images of all processes, given those over the ``n`` images of each."""
+        return list(tensors)
+
+    def gather(self, rows: Tensor) -> Tensor:
+        """Return the rows of all processes, in their order."""
+        return rows
+
+    def broadcast(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Return what the first process has, in tensors of the same shapes and types."""
+        return list(tensors)
+
+    def speaks_first(self) -> bool:
+        """Tell whether no other process has spoken: of an error that many meet one tells."""
+        return True
+
+
+ALONE = Group()
+
+
+class Ranks(Group):
+    """One of several processes; what they say goes through torch.distributed."""
+
+    def __init__(self, store: Any, rank: int, size: int) -> None:
+        super().__init__()
+        self.rank, self.size = rank, size
+        self._store = store
+        self._asked = False
+
+    def ask_to_stop(self) -> None:
+        """Let every process stop after its next step."""
+        self._asked = True  # goes along with the next mean, so that all stop after the same step
+
+    def part(self, rows: Tensor) -> Tensor:
+        """Return this process's part of what all have; it may be empty."""
+        return rows.tensor_split(self.size)[self.rank]
+
+    def mean(self, tensors: Sequence[Tensor], n: int) -> list[Tensor]:
+        """Return means over the images of all processes, by one sum over all of them; a part without images is 0."""
+        flat = torch.cat([tensor.flatten() for tensor in tensors]) * n
+        message = torch.cat((flat, flat.new_tensor([n, self._asked])))
+        self._sum(message)
+        n_images, asked = message[-2:].tolist()
+        self.stopping = asked > 0
+        parts = (message[:-2] / n_images).split([tensor.numel() for tensor in tensors])
+        return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
+
+    def gather(self, rows: Tensor) -> Tensor:
+        """Return the rows of all processes, in their order: each fills in its own, and the sum has all."""
+        counts = torch.zeros(self.size, dtype=torch.int64, device=rows.device)
+        counts[self.rank] = len(rows)
+        self._sum(counts)
+        every = list(rows.new_zeros(int(counts.sum()), *rows.shape[1:]).split(counts.tolist()))
+        every[self.rank] = rows
+        return self._sum(torch.cat(every))
+
+    def broadcast(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Return what the first process has, sent as one message of doubles, which hold all other types exactly."""
+        message = torch.cat([tensor.flatten().to(tensors[0].device, torch.float64) for tensor in tensors])
+        with _listening():
+            dist.broadcast(message, src=0)
+        parts = message.split([tensor.numel() for tensor in tensors])
+        return [part.view_as(tensor).to(tensor) for part, tensor in zip(parts, tensors, strict=True)]
+
+    def speaks_first(self) -> bool:
+        """Tell whether no other process has spoken; torchrun counts, and outlives us all."""
+        try:
+            return bool(self._store.add("liesparse/spoken", 1) == 1)
+        except RuntimeError:  # torchrun is gone as well
+            return True
+
+    def _sum(self, message: Tensor) -> Tensor:
+        with _listening():
+            dist.all_reduce(message)
+        return message
+
+
+@contextmanager
+def _listening() -> Iterator[None]:
+    try:
+        yield
+    except LostError:
+        raise
+    except RuntimeError as error:  # torch.distributed has no other for a peer that hung up or fell silent
+        raise LostError from error
+
+
+_joined: Group | None = None
+
+
+def current() -> Group:
+    """Return the group that was joined, or a group of one."""
+    return _joined or Group()
+
+
+@contextmanager
+def join() -> Iterator[Group]:
+    """Join the processes that torchrun started; without torchrun, be alone.
+
+    Inside, ``fit`` learns as one with the others, all of which must call it with the same images and settings.
+    """
+    global _joined
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield Group()
+        return
+    from torch.distributed.rendezvous import rendezvous  # not in every build of torch
+
+    try:
+        store, rank, size = next(iter(rendezvous("env://", timeout=TIMEOUT)))
+        dist.init_process_group(message_backends(), store=store, rank=rank, world_size=size, timeout=TIMEOUT)
+    except (RuntimeError, ValueError) as error:
+        first = str(error).splitlines()[0]
+        reject("processes", "a group that torchrun made", first, "Start it with torchrun, or without WORLD_SIZE set.")
+    before = signal.signal(signal.SIGTERM, _end)
+    _joined = Ranks(store, rank, size)
+    try:
+        yield _joined
+    finally:
+        _joined = None
+        signal.signal(signal.SIGTERM, before)
+        dist.destroy_process_group()
+
+
+def _end(_number: int, _frame: FrameType | None) -> NoReturn:
+    """Say why, where SIGTERM alone would end a process without a word."""
+    raise LostError("torchrun ended this process, because another is gone or because it was told to")

@@ -1,0 +1,133 @@
+"""Real processes on this machine that learn as one: the same model, whoever dies, and one voice."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from e2e.ranks import METHODS, images
+from liesparse.checkpoint import list_checkpoints, load_checkpoint, load_model
+
+SCRIPT = Path(__file__).with_name("ranks.py")
+LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+
+
+def launch(n_processes, *arguments):
+    command = [sys.executable] if n_processes == 1 else [*LAUNCH, "--nproc-per-node", str(n_processes)]
+    # Whoever runs the suite in the background lets it ignore Ctrl-C, and its children with it.
+    heed = lambda: signal.signal(signal.SIGINT, signal.default_int_handler)  # noqa: E731
+    return subprocess.Popen(
+        [*command, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        preexec_fn=heed,
+    )
+
+
+def finish(process):
+    words, errors = process.communicate(timeout=300)
+    return process.returncode, words, errors
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shards")
+    for number, part in enumerate(images().split([100, 13, 100])):
+        np.save(folder / f"{number}.npy", part.numpy())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory, shards):
+    out = tmp_path_factory.mktemp("alone")
+    code, _, errors = finish(launch(1, SCRIPT, out, shards, 0, *METHODS))
+    assert code == 0, errors
+    return out
+
+
+def assert_same(found, expected):
+    (found, told), (expected, wanted) = load_model(found), load_model(expected)
+    assert told["steps"] == wanted["steps"] == 120
+    for name in ("group_basis", "dictionary"):
+        assert float((getattr(found, name) - getattr(expected, name)).abs().max()) < 1e-5
+
+
+def files(folder):
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("n_processes", [2, 4])
+def test_processes_learn_what_one_learns(alone, shards, tmp_path, n_processes):
+    code, _, errors = finish(launch(n_processes, SCRIPT, tmp_path, shards, 0, *METHODS))
+    assert code == 0, errors
+    for method in METHODS:
+        assert_same(tmp_path / f"{method}.safetensors", alone / f"{method}.safetensors")
+        model = load_model(tmp_path / f"{method}.safetensors")[0]
+        for rank in range(1, n_processes):  # every process has the same bits, and only the first the history
+            other, told = load_model(tmp_path / f"{method}-{rank}.safetensors")
+            assert other.group_basis.equal(model.group_basis)
+            assert other.dictionary.equal(model.dictionary)
+            assert told["history"] == 0
+    others = {f"{method}-{rank}.safetensors" for method in METHODS for rank in range(1, n_processes)}
+    assert sorted(set(files(tmp_path)) - others) == files(alone)
+
+
+def test_a_dead_process_ends_the_job_and_another_number_goes_on(alone, shards, tmp_path):
+    code, _, errors = finish(launch(2, SCRIPT, tmp_path, shards, 52, "stream"))
+    assert code != 0
+    assert errors.count("Another process of this training is gone, so it stopped.") == 1, errors
+    assert errors.count("with --resume goes on from it, with any number of processes") == 1
+    saved = [load_checkpoint(path).state.step for path in list_checkpoints(tmp_path / "stream")]
+    assert saved == [40, 45]  # three epochs of 15 steps
+    code, _, errors = finish(launch(3, SCRIPT, tmp_path, shards, 0, "stream"))
+    assert code == 0, errors
+    assert_same(tmp_path / "stream.safetensors", alone / "stream.safetensors")
+
+
+def train(*arguments):
+    return ("-m", "liesparse", "train", *arguments)
+
+
+def test_the_command_line_in_two_processes(shards, tmp_path):
+    out = tmp_path / "run"
+    options = (f"{shards}:stream=yes", "--out", out, "--components", 3, "--irreps", 3, "--torus-dim", 1)
+    options = (*options, "--epochs", 20, "--set", "learning.batch_size=20", "--set", "learning.n_code_steps=5")
+    process = launch(2, *train(*options))
+    while process.poll() is None and not list_checkpoints(out / "checkpoints"):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    code, words, errors = finish(process)
+    assert code != 0
+    assert words.count("192 images to learn from and 21 to test") == 1, words + errors
+    assert words.count("3 shards, streamed (0 MiB); 2 processes") == 1
+    assert words.count("Stopped after step ") == 1
+    step = int(words.split("Stopped after step ")[1].split()[0])
+    assert load_checkpoint(list_checkpoints(out / "checkpoints")[-1]).state.step == step < 200
+    assert files(out) == [f"checkpoints/{path.name}" for path in list_checkpoints(out / "checkpoints")]
+
+    code, words, errors = finish(launch(1, *train(*options, "--resume")))
+    assert code == 0, errors
+    assert words.count("The run is in ") == 1
+    assert "Plain sparse coding with 192 of the images" in words
+    assert "metrics.json" in files(out)
+
+
+def test_an_error_is_told_once(tmp_path):
+    code, words, errors = finish(launch(2, *train(tmp_path / "nothing", "--out", tmp_path / "run")))
+    assert code != 0
+    assert (words + errors).count("which does not exist") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_runs_above_reseed_and_end_apart_without_it():
+    assert all(settings.reseed_overlap < 1 for settings in METHODS.values())
+    assert METHODS["em"].single_shape_epochs > 0
+    assert torch.get_default_dtype() == torch.float32  # the runs choose float64 themselves
