@@ -46,9 +46,8 @@ def open_folder(path: Path, given: Mapping[str, str]) -> tuple[dict[str, Any], S
     """Look through a folder; return also the parameters, and how many images there are with the blank ones."""
     values = read_parameters(str(path), {**_SHARDS, **COUNTS, **FIT}, given)
     try:
-        shards = open_shards(
-            path, values["key"], Fit(values["size"], values["crop"], values["invert"], values["colour"])
-        )
+        fit = Fit(values["size"], values["crop"], values["invert"], values["colour"])
+        shards = open_shards(path, values["key"], fit)
     except OSError as error:
         where = f"{error.filename or path} ({error.strerror or error})"
         reject("data", "readable files, and room in the cache folder", where, "Check permissions and space.")

@@ -69,7 +69,7 @@ class Shards:
 
     name: str
     files: tuple[Shard, ...]
-    image_shape: tuple[int, int]
+    image_shape: tuple[int, ...]
     notes: tuple[str, ...] = ()
 
     @cached_property

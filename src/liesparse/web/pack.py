@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from liesparse._checks import reject
+from liesparse.devices import to_cpu
 from liesparse.web.world import View, World, look
 
 DIGITS = 5  # of what is inferred, as decimals
@@ -21,10 +22,10 @@ def pack_world(world: World, *, live: bool) -> str:
     model, baseline = world.coder.model_, world.baseline
     height, width, channels, pixel_stride, channel_stride = picture_layout(world.image_shape)
     views = look(world, world.examples) if len(world.examples) else []
-    arrays = {"basis": model.group_basis.cpu().numpy(), "shapes": world.coder.components_}
+    arrays = {"basis": to_cpu(model.group_basis).numpy(), "shapes": world.coder.components_}
     if baseline is not None:
         arrays["plain"] = baseline.components_
-    arrays["images"] = world.examples.cpu().numpy()
+    arrays["images"] = to_cpu(world.examples).numpy()
     layout, block = pack_arrays(arrays)
     return json.dumps(
         {
@@ -37,7 +38,7 @@ def pack_world(world: World, *, live: bool) -> str:
             "channelStride": channel_stride,
             "noiseStd": model.noise_std,
             "frequencies": model.frequencies.tolist(),
-            "prior": np.round(model.pose_prior.cpu().double().numpy(), DIGITS).tolist(),
+            "prior": np.round(to_cpu(model.pose_prior).double().numpy(), DIGITS).tolist(),
             "views": [_short(view) for view in views],
             "arrays": layout,
             "block": block,
