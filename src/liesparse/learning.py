@@ -146,16 +146,16 @@ class State(NamedTuple):
         """
         if group.size == 1:
             return self
-        counts = torch.tensor([self.adam.step, self.step, self.place, self.epoch, self.code_sum]).double()
+        counts = [self.adam.step, self.step, self.place, self.epoch, self.code_sum]
         parts = [self.parameters.group_basis, self.parameters.dictionary, self.adam.momentum, self.adam.second_moment]
-        basis, dictionary, momentum, second, *averages, random, counts = group.broadcast(
-            [*parts, *self.averages, self.random, counts]
+        basis, dictionary, momentum, second, *averages, random, numbers = group.broadcast(
+            [*parts, *self.averages, self.random, torch.tensor(counts, dtype=torch.float64)]
         )
-        adam_step, step, place, epoch, code_sum = counts.tolist()
+        *places, code_sum = read_numbers(numbers)
+        adam_step, step, place, epoch = map(round, places)
         parameters = replace(self.parameters, group_basis=basis, dictionary=dictionary)
-        adam = stiefel.AdamState(int(adam_step), momentum, second)
-        places = int(step), int(place), int(epoch)
-        return State(parameters, adam, em.Averages(*averages), *places, random, code_sum, parameters)
+        adam = stiefel.AdamState(adam_step, momentum, second)
+        return State(parameters, adam, em.Averages(*averages), step, place, epoch, random, code_sum, parameters)
 
 
 class Progress(NamedTuple):

@@ -181,7 +181,7 @@ class AdaptiveEngine(Engine):
         active = need.values > (need.peak - need.loss - need.flank - TAIL)[:, None]
         n_cell, n_axis = math.ceil(refinement), math.ceil(refinement * self._n_coarse)
         n_part, n_all = active.sum(dim=1) * n_cell**self.torus_dim, n_axis**self.torus_dim
-        cheaper = (n_part * CELL_COST > n_all) if self.torus_dim <= 2 else torch.zeros_like(n_part, dtype=torch.bool)
+        cheaper = (n_part > n_all / CELL_COST) if self.torus_dim <= 2 else torch.zeros_like(n_part, dtype=torch.bool)
         whole = torch.ones_like(cheaper) if refinement == 1 else cheaper
         log_partition, rotation = torch.empty_like(need.peak), torch.empty_like(folded)
         for rows in _chunks(whole, n_all):
