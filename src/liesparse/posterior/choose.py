@@ -12,16 +12,26 @@ from liesparse._checks import check_choice
 from liesparse.posterior.adaptive import AdaptiveEngine
 from liesparse.posterior.base import Engine
 from liesparse.posterior.grid import GridEngine
+from liesparse.posterior.sampling import SamplingEngine
 
-EngineName = Literal["grid", "adaptive"]
-ENGINES: tuple[EngineName, ...] = ("grid", "adaptive")
+EngineName = Literal["auto", "grid", "adaptive", "sampling"]
+ENGINES: tuple[EngineName, ...] = ("auto", "grid", "adaptive", "sampling")
+
+MOST_AXES_BY_GRID = 2  # docs/engines.md has the figures
 
 
 def make_engine(
     name: EngineName, frequencies: Int[Tensor, "irrep torus"], n_grid: int = 50, *, dtype: torch.dtype = torch.float32
 ) -> Engine:
-    """Make the engine ``name``; ``n_grid`` counts for the grid alone."""
+    """Make the engine ``name``; ``n_grid`` counts for the grid alone.
+
+    ``auto`` refines a grid for one and two transformations, and samples for more.
+    """
     check_choice("posterior", name, ENGINES)
+    if name == "auto":
+        name = "adaptive" if frequencies.shape[1] <= MOST_AXES_BY_GRID else "sampling"
+    if name == "sampling":
+        return SamplingEngine(frequencies, dtype=dtype)
     if name == "adaptive":
         return AdaptiveEngine(frequencies, dtype=dtype)
     return GridEngine(frequencies, n_grid, dtype=dtype)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from liesparse._checks import check_images
 from liesparse.model import Parameters, compose
-from liesparse.posterior.base import Engine
+from liesparse.posterior.base import Engine, GridBased
 
 
 def natural_parameters(
@@ -56,7 +56,7 @@ def log_likelihood(
 
 
 def draw_poses(
-    natural: Float[Tensor, "batch irrep 2"], engine: Engine, *, generator: torch.Generator
+    natural: Float[Tensor, "batch irrep 2"], engine: GridBased, *, generator: torch.Generator
 ) -> Float[Tensor, "batch torus"]:
     """Draw one pose for each row of ``natural`` from the engine's grid, spread evenly over the drawn cell.
 
