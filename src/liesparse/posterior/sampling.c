@@ -6,23 +6,24 @@
 #include "grid.c"
 
 #define MOST_MODES 4
-#define MOST_AXES 8
+#define MOST_AXES 6
 #define PI 3.14159265f
 #define HEADROOM 5.0f /* nats that a point may lie above the best mode */
 #define SILENT 25.0f  /* nats below the best mode from which a point counts for nothing */
+#define LOUDNESS 0x1p33f /* on every weight: its square must not be a denormal number, which are slow */
 
 typedef struct {
     int n_axes, n_cells; /* cell 0 is ω = 0 */
     const int *parent;   /* of each cell: an earlier cell ... */
     const int *turn;     /* ... times exp(is_j) if this is 2j, exp(-is_j) if it is 2j + 1 */
     const float *omega;  /* (cell, axis) */
+    const float *pairs;  /* (cell, lower triangle by rows): ω_i ω_j */
     int n_even, n_cloud; /* points, multiples of LANE */
     const float *even;   /* (axis, point): angles that cover the torus */
-    const float *waves;  /* (axis, cos|sin, point) of them */
     const float *cloud;  /* (axis, point): places around a mode in units of its width */
     const float *share;  /* (point): proposal density there over that at the mode; 0 for the point at infinity */
     int n_climbs;
-    float spread, ridge, tail, low, high;
+    float spread, ridge, tail, arrived, low, high;
 } Scatter;
 
 typedef struct {
@@ -60,51 +61,72 @@ static inline void waves_of(int n, const Vector *angle, Vector *z) { /* (2 · ax
     }
 }
 
-static inline void waves_at(const Scatter *plan, int k, Vector *z) {
-    for (int j = 0; j < plan->n_axes; j++) {
-        const float *from = plan->waves + (size_t)2 * j * plan->n_even + k;
-        z[4 * j] = z[4 * j + 2] = load(from);
-        z[4 * j + 1] = load(from + plan->n_even);
-        z[4 * j + 3] = -z[4 * j + 1];
-    }
+static inline void extend(const Scatter *plan, const Vector *z, int c, Vector *feature) {
+    const Vector *from = feature + 2 * plan->parent[c], *by = z + 2 * plan->turn[c];
+    feature[2 * c] = from[0] * by[0] - from[1] * by[1];
+    feature[2 * c + 1] = from[0] * by[1] + from[1] * by[0];
 }
 
-/* Fill in exp(iω·s) of every cell and return η·T(s). */
+/* Fill in exp(iω·s) of every cell and return η·T(s). Four sums, as each has to wait for its last addition. */
 static Vector evaluate_at(const Scatter *plan, const float *natural, const Vector *z, Vector *feature) {
-    Vector value = constant(natural[0]);
+    Vector first = constant(natural[0]), second = constant(0), third = constant(0), fourth = constant(0);
     feature[0] = constant(1);
     feature[1] = constant(0);
-    for (int c = 1; c < plan->n_cells; c++) {
-        const Vector *from = feature + 2 * plan->parent[c], *by = z + 2 * plan->turn[c];
-        const Vector cosine = from[0] * by[0] - from[1] * by[1], sine = from[0] * by[1] + from[1] * by[0];
-        feature[2 * c] = cosine;
-        feature[2 * c + 1] = sine;
-        value += natural[2 * c] * cosine + natural[2 * c + 1] * sine;
+    int c = 1;
+    for (; c + 1 < plan->n_cells; c += 2) {
+        extend(plan, z, c, feature);
+        extend(plan, z, c + 1, feature);
+        first += natural[2 * c] * feature[2 * c];
+        second += natural[2 * c + 1] * feature[2 * c + 1];
+        third += natural[2 * c + 2] * feature[2 * c + 2];
+        fourth += natural[2 * c + 3] * feature[2 * c + 3];
     }
+    if (c < plan->n_cells) {
+        extend(plan, z, c, feature);
+        first += natural[2 * c] * feature[2 * c] + natural[2 * c + 1] * feature[2 * c + 1];
+    }
+    return (first + second) + (third + fourth);
+}
+
+/* The same, with the slope and the bend (the negative second derivatives, lower triangle by rows). n is known when
+ * this is compiled, so that the sums stay in registers. */
+static inline __attribute__((always_inline)) Vector derive(const int n, const Scatter *plan, const float *natural,
+                                                           const Vector *angle, Vector *feature, Vector *slope,
+                                                           Vector *bend) {
+    const int n_bends = n * (n + 1) / 2;
+    Vector z[4 * MOST_AXES], rises[MOST_AXES], bends[MOST_AXES * (MOST_AXES + 1) / 2];
+    waves_of(n, angle, z);
+    const Vector value = evaluate_at(plan, natural, z, feature);
+    #pragma GCC unroll 6
+    for (int i = 0; i < n; i++) rises[i] = constant(0);
+    #pragma GCC unroll 21
+    for (int i = 0; i < n_bends; i++) bends[i] = constant(0);
+    for (int c = 1; c < plan->n_cells; c++) {
+        const float *omega = plan->omega + c * n, *pairs = plan->pairs + c * n_bends;
+        const Vector height = natural[2 * c] * feature[2 * c] + natural[2 * c + 1] * feature[2 * c + 1];
+        const Vector rise = natural[2 * c + 1] * feature[2 * c] - natural[2 * c] * feature[2 * c + 1];
+        #pragma GCC unroll 6
+        for (int i = 0; i < n; i++) rises[i] += omega[i] * rise;
+        #pragma GCC unroll 21
+        for (int i = 0; i < n_bends; i++) bends[i] += pairs[i] * height;
+    }
+    #pragma GCC unroll 6
+    for (int i = 0; i < n; i++) slope[i] = rises[i];
+    #pragma GCC unroll 21
+    for (int i = 0; i < n_bends; i++) bend[i] = bends[i];
     return value;
 }
 
-/* The same, with the slope and the bend (the negative second derivatives, lower triangle by rows). */
 static Vector derive_at(const Scatter *plan, const float *natural, const Vector *angle, Vector *feature, Vector *slope,
                         Vector *bend) {
-    const int n = plan->n_axes;
-    Vector z[4 * MOST_AXES];
-    waves_of(n, angle, z);
-    const Vector value = evaluate_at(plan, natural, z, feature);
-    for (int i = 0; i < n; i++) slope[i] = constant(0);
-    for (int i = 0; i < n * (n + 1) / 2; i++) bend[i] = constant(0);
-    for (int c = 1; c < plan->n_cells; c++) {
-        const float *omega = plan->omega + c * n;
-        const Vector height = natural[2 * c] * feature[2 * c] + natural[2 * c + 1] * feature[2 * c + 1];
-        const Vector rise = natural[2 * c + 1] * feature[2 * c] - natural[2 * c] * feature[2 * c + 1];
-        for (int i = 0; i < n; i++) {
-            if (omega[i] == 0) continue;
-            slope[i] += omega[i] * rise;
-            for (int j = 0; j <= i; j++)
-                if (omega[j] != 0) bend[i * (i + 1) / 2 + j] += omega[i] * omega[j] * height;
-        }
+    switch (plan->n_axes) {
+        case 1: return derive(1, plan, natural, angle, feature, slope, bend);
+        case 2: return derive(2, plan, natural, angle, feature, slope, bend);
+        case 3: return derive(3, plan, natural, angle, feature, slope, bend);
+        case 4: return derive(4, plan, natural, angle, feature, slope, bend);
+        case 5: return derive(5, plan, natural, angle, feature, slope, bend);
+        default: return derive(6, plan, natural, angle, feature, slope, bend);
     }
-    return value;
 }
 
 /* Newton's step (bend + damping · bound)⁻¹ slope, or slope / bound, which always climbs, where that has no root. */
@@ -137,9 +159,9 @@ static void newton_step(int n, const Vector *slope, const Vector *bend, const fl
     for (int i = 0; i < n; i++) step[i] = choose(bad, slope[i] / bound[i], step[i]);
 }
 
-/* Climb from the best of every 16th even point; leaves poses, values and bends. */
+/* Climb from the best of every 16th even point; leaves poses and bends, and in left how many nats are left to climb. */
 static Vector climb_hills(const Scatter *plan, const float *natural, const Integers first, Vector *pose, Vector *bend,
-                          Vector *feature) {
+                          Vector *left, Vector *feature) {
     const int n = plan->n_axes, n_bends = n * (n + 1) / 2;
     Vector slope[MOST_AXES], step[MOST_AXES], trial[MOST_AXES], next_slope[MOST_AXES];
     Vector next_bend[MOST_AXES * (MOST_AXES + 1) / 2];
@@ -169,11 +191,15 @@ static Vector climb_hills(const Scatter *plan, const float *natural, const Integ
         value = choose(better, reached, value);
         damping = choose(better, damping * 0.1f, damping * 4.0f + 0.1f);
     }
+    newton_step(n, slope, bend, bound, constant(0), step);
+    *left = constant(0);
+    for (int i = 0; i < n; i++) *left += 0.5f * slope[i] * step[i];
     return value;
 }
 
 /* Keep the highest distinct modes; returns how many. */
-static int keep_modes(const Scatter *plan, const Vector *pose, const Vector value, const Vector *bend, Mode *modes) {
+static int keep_modes(const Scatter *plan, const Vector *pose, const Vector value, const Vector left, const Vector *bend,
+                      Mode *modes) {
     const int n = plan->n_axes;
     int used[LANE] = {0}, kept = 0;
     const float top = largest(value);
@@ -184,7 +210,7 @@ static int keep_modes(const Scatter *plan, const Vector *pose, const Vector valu
         used[k] = 1;
         if (!(value[k] > top - plan->tail)) break;
         Mode *mode = modes + kept;
-        int distinct = 1;
+        int distinct = kept == 0 || left[k] < plan->arrived;
         for (int m = 0; m < kept && distinct; m++) {
             float apart[MOST_AXES], square = 0;
             for (int i = 0; i < n; i++) apart[i] = remainderf(pose[i][k] - modes[m].pose[i], TWO_PI);
@@ -233,31 +259,24 @@ static Vector proposal(const Scatter *plan, const Mode *mode, const Vector *angl
     return density;
 }
 
-typedef struct {
-    Vector *total; /* Σ w exp(iω·s) of every cell; that of ω = 0 is Σ w */
-    Vector squares;
-} Tally;
-
-static inline void count(const Scatter *plan, const Vector *feature, Vector weight, Tally *tally) {
-    for (int i = 0; i < 2 * plan->n_cells; i++) tally->total[i] += weight * feature[i];
-    tally->squares += weight * weight;
+/* The weight of points with these values and this density of the proposal. */
+static inline Vector weigh(Vector value, float top, float loudness, Vector density) {
+    const Vector weight = loudness * exponential(value - top) / density;
+    return choose(value > constant(top - HEADROOM - SILENT), weight, constant(0));
 }
 
-/* R̄, ln Z and the effective sample size of one posterior; memory holds 4 · n_cells vectors and n_even floats. */
-static void sample(const Scatter *plan, const float *natural, Vector *memory, float *rotation, float *log_partition,
-                   float *effective) {
+/* The clouds of one posterior. values holds η·T(s) at the even points and leaves with their weights. Leaves in total
+ * Σ w exp(iω·s) over the clouds, returns Σ w² over all points; all weights are to be multiplied by exp(*scale). */
+static float sample(const Scatter *plan, const float *natural, Vector *memory, float *values, float *total, float *scale,
+                    int *loud) {
     const int n = plan->n_axes, n_cells = plan->n_cells;
-    Vector *feature = memory, z[4 * MOST_AXES], angle[MOST_AXES], pose[MOST_AXES];
-    Vector bend[MOST_AXES * (MOST_AXES + 1) / 2];
-    Tally tally = {memory + 2 * n_cells, constant(0)};
-    float *values = (float *)(memory + 4 * n_cells);
-    Vector best = constant(-INFINITY);
+    Vector *feature = memory, *tally = memory + 2 * n_cells, squares = constant(0);
+    Vector z[4 * MOST_AXES], angle[MOST_AXES], pose[MOST_AXES], bend[MOST_AXES * (MOST_AXES + 1) / 2];
+    Vector best = constant(-INFINITY), left;
     Integers lane, first = {0};
     for (int k = 0; k < LANE; k++) lane[k] = k;
     for (int k = 0; k < plan->n_even; k += LANE) {
-        waves_at(plan, k, z);
-        const Vector value = evaluate_at(plan, natural, z, feature);
-        store(values + k, value);
+        const Vector value = load(values + k);
         const Integers better = value > best;
         best = choose(better, value, best);
         first = (better & (lane + k)) | (~better & first);
@@ -265,29 +284,34 @@ static void sample(const Scatter *plan, const float *natural, Vector *memory, fl
     Mode modes[MOST_MODES];
     int n_modes = 0;
     float top = largest(best), weight = 0;
-    /* Up to 2Σ|η| nats high a posterior has nothing to climb. */
-    float rise = top - natural[0];
-    if (rise > 0.3f * plan->low) {
-        const Vector value = climb_hills(plan, natural, first, pose, bend, feature);
-        top = larger(constant(top), constant(largest(value)))[0];
-        rise = (top - natural[0] - plan->low) / (plan->high - plan->low);
+    if (top - natural[0] > 0.3f * plan->low) { /* a lower one has no mode that rises above low */
+        const Vector value = climb_hills(plan, natural, first, pose, bend, &left, feature);
+        const float highest = largest(value);
+        top = highest > top ? highest : top;
+        float rise = (top - natural[0] - plan->low) / (plan->high - plan->low);
         rise = rise < 0 ? 0 : rise > 1 ? 1 : rise;
         weight = rise * rise * (3 - 2 * rise);
-        if (weight > 0) n_modes = keep_modes(plan, pose, value, bend, modes);
+        if (weight > 0) n_modes = keep_modes(plan, pose, value, left, bend, modes);
     }
     top += HEADROOM;
     const float even_density = (float)plan->n_even / powf(TWO_PI, (float)n);
-    for (int i = 0; i < 2 * n_cells; i++) tally.total[i] = constant(0);
+    const float loudness = LOUDNESS * even_density;
+    *loud = 0;
     for (int k = 0; k < plan->n_even; k += LANE) {
         const Vector value = load(values + k);
-        if (n_modes && largest(value) < top - HEADROOM - SILENT) continue;
+        if (n_modes && largest(value) < top - HEADROOM - SILENT) {
+            store(values + k, constant(0));
+            continue;
+        }
+        *loud = 1;
         Vector density = constant(even_density);
         for (int j = 0; j < n; j++) angle[j] = load(plan->even + (size_t)j * plan->n_even + k);
         for (int m = 0; m < n_modes; m++) density += weight * modes[m].factor * proposal(plan, modes + m, angle);
-        waves_at(plan, k, z);
-        evaluate_at(plan, natural, z, feature);
-        count(plan, feature, exponential(value - top) / density, &tally);
+        const Vector found = weigh(value, top, loudness, density);
+        store(values + k, found);
+        squares += found * found;
     }
+    for (int i = 0; i < 2 * n_cells; i++) tally[i] = constant(0);
     for (int m = 0; m < n_modes; m++) {
         const Mode *mode = modes + m;
         for (int k = 0; k < plan->n_cloud; k += LANE) {
@@ -299,34 +323,35 @@ static void sample(const Scatter *plan, const float *natural, Vector *memory, fl
                 angle[j] = along / mode->root[j][j];
                 inside &= magnitude(angle[j]) <= constant(PI);
             }
-            for (int j = 0; j < n; j++) angle[j] = wrap(choose(inside, angle[j], constant(0)) + mode->pose[j]);
+            for (int j = 0; j < n; j++) angle[j] = choose(inside, angle[j], constant(0)) + mode->pose[j];
             Vector density = even_density + weight * mode->factor * share;
             for (int other = 0; other < n_modes; other++)
                 if (other != m) density += weight * modes[other].factor * proposal(plan, modes + other, angle);
             waves_of(n, angle, z);
             const Vector value = evaluate_at(plan, natural, z, feature);
-            const Vector found = weight * exponential(value - top) / density;
-            count(plan, feature, choose(inside, found, constant(0)), &tally);
+            const Vector found = choose(inside, weigh(value, top, weight * loudness, density), constant(0));
+            for (int i = 0; i < 2 * n_cells; i++) tally[i] += found * feature[i];
+            squares += found * found;
         }
     }
-    const float all = sum(tally.total[0]);
-    for (int c = 0; c < 2 * n_cells; c++) rotation[c] = sum(tally.total[c]) / all;
-    *log_partition = logf(all) + top;
-    *effective = all * all / sum(tally.squares);
+    for (int i = 0; i < 2 * n_cells; i++) total[i] = sum(tally[i]);
+    *scale = top - logf(loudness);
+    return sum(squares);
 }
 
-/* natural and rotation are (image, cell, 2), equal frequencies added already. Returns 0, or 1 if memory ran out. */
-int sample_moments(const Scatter *plan, const float *natural, int batch, float *rotation, float *log_partition,
-                   float *effective, int n_threads) {
+/* natural and total are (image, cell, 2), values (image, even point). Returns 0, or 1 if memory ran out. */
+int sample_clouds(const Scatter *plan, const float *natural, int batch, float *values, float *total, float *scale,
+                  float *squares, int *loud, int n_threads) {
     int failed = 0;
     const size_t row = 2 * (size_t)plan->n_cells;
     #pragma omp parallel num_threads(n_threads) reduction(| : failed)
     {
-        Vector *memory = aligned_alloc(64, sizeof(Vector) * 2 * row + sizeof(float) * PAD(plan->n_even));
+        Vector *memory = aligned_alloc(64, sizeof(Vector) * 2 * row);
         if (memory) {
             #pragma omp for schedule(dynamic, 1)
             for (int b = 0; b < batch; b++)
-                sample(plan, natural + row * b, memory, rotation + row * b, log_partition + b, effective + b);
+                squares[b] = sample(plan, natural + row * b, memory, values + (size_t)plan->n_even * b, total + row * b,
+                                    scale + b, loud + b);
         } else {
             failed = 1;
         }

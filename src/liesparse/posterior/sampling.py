@@ -26,10 +26,11 @@ from liesparse.posterior.peaks import pose_log_density, refine_poses, slope_and_
 N_STARTS = 16  # hills climbed: from the best of every 16th even point
 N_MODES = 4  # of which so many get a cloud
 N_CLIMBS = 8  # Newton steps; a mode that is not quite reached is a proposal all the same
-TAIL = 12.0  # nats below the highest mode from which another one counts for nothing
+TAIL = 7.0  # nats below the highest mode from which another one is left to the even points
+ARRIVED = 0.2  # nats left to climb from which a climber stands on a mode of its own
 RIDGE = 4.0  # added to the curvature: no cloud is wider than half a radian
 LOW, HIGH = 3.0, 8.0  # nats of the highest mode above the mean at which clouds begin, and have their full share
-MOST_AXES = 8
+MOST_AXES = 6
 ENTRIES_AT_ONCE = 1 << 23
 SOURCES = ("grid.c", "sampling.c")
 
@@ -68,8 +69,8 @@ class SamplingEngine(Engine):
         n = self.torus_dim
         if n > MOST_AXES:
             reject("frequencies", f"at most {MOST_AXES} torus axes", str(n), "Use fewer transformations.")
-        self.n_even = _check_power("n_even", (1024 if n <= 4 else 2048) if n_even is None else n_even)
-        self.n_cloud = _check_power("n_cloud", (256 if n <= 3 else 512) if n_cloud is None else n_cloud)
+        self.n_even = _check_power("n_even", 2048 if n_even is None else n_even)
+        self.n_cloud = _check_power("n_cloud", (256 if n <= 4 else 512) if n_cloud is None else n_cloud)
         self._even = 2 * math.pi * even_points(self.n_even, n)
         self._cloud = cloud_points(self.n_cloud, n)
         self._cells, self._tree = _grow_tree(self.frequencies)
@@ -150,16 +151,20 @@ class SamplingEngine(Engine):
         repeated = natural.repeat_interleave(N_STARTS, dim=0)
         reached = refine_poses(repeated, self.frequencies, poses.flatten(0, 1), n_steps=N_CLIMBS)
         values, order = pose_log_density(repeated, self.frequencies, reached).view(-1, N_STARTS).sort(descending=True)
-        _, bend = slope_and_bend(repeated, self.frequencies, reached)
+        slope, bend = slope_and_bend(repeated, self.frequencies, reached)
         n = self.torus_dim
         poses = reached.view(-1, N_STARTS, n).take_along_dim(order[..., None], dim=1)
         bends = bend.view(-1, N_STARTS, n, n).take_along_dim(order[..., None, None], dim=1)
+        slopes = slope.view_as(reached.view(-1, N_STARTS, n)).take_along_dim(order[..., None], dim=1)
         eigenvalues, axes = torch.linalg.eigh(bends)
+        along = torch.einsum("bmij,bmi->bmj", axes, slopes)
+        left = 0.5 * (along.square() / eigenvalues.clamp(min=torch.finfo(natural.dtype).tiny)).sum(dim=-1)
+        arrived = (left < ARRIVED) | (torch.arange(N_STARTS) == 0)
         stiff = eigenvalues.clamp(min=0) + RIDGE
         roots = torch.linalg.cholesky(torch.einsum("bmij,bmj,bmkj->bmik", axes, stiff, axes))
         apart = torus.wrap(poses[:, :, None] - poses[:, None])  # of the first from the second
         near = torch.einsum("bnij,bmni->bmnj", roots, apart).square().sum(dim=-1) < 1
-        kept = ~torch.tril(near, diagonal=-1).any(dim=2) & (values > values[:, :1] - TAIL)
+        kept = arrived & ~torch.tril(near, diagonal=-1).any(dim=2) & (values > values[:, :1] - TAIL)
         kept &= kept.cumsum(dim=1) <= N_MODES
         first = kept.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :N_MODES]
         return _Hills(
@@ -223,41 +228,48 @@ class _Plan(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_int) for name in ("n_axes", "n_cells")),
-        *((name, ctypes.c_void_p) for name in ("parent", "turn", "omega")),
+        *((name, ctypes.c_void_p) for name in ("parent", "turn", "omega", "pairs")),
         *((name, ctypes.c_int) for name in ("n_even", "n_cloud")),
-        *((name, ctypes.c_void_p) for name in ("even", "waves", "cloud", "share")),
+        *((name, ctypes.c_void_p) for name in ("even", "cloud", "share")),
         ("n_climbs", ctypes.c_int),
-        *((name, ctypes.c_float) for name in ("spread", "ridge", "tail", "low", "high")),
+        *((name, ctypes.c_float) for name in ("spread", "ridge", "tail", "arrived", "low", "high")),
     )
 
 
 class _Native:
-    """The compiled code and what its plan points at."""
+    """The compiled code and what its plan points at. The even points are the same for all: torch has their sums."""
 
     def __init__(self, library: ctypes.CDLL, tree: _Tree, even: Tensor, cloud: Tensor) -> None:
-        self._library, self._n_cells = library, len(tree.omega)
-        waves = torus.features(even).permute(1, 2, 0)
+        self._library = library
+        self._table = torus.features(torus.phases(tree.omega, even)).flatten(1).float()
+        self._table_transposed = self._table.T.contiguous()
         share = (1 / torch.cosh(cloud / (2 * SPREAD)) ** 2).prod(dim=1)
         padding = (0, 1)  # for the point at infinity
         cloud, share = torch.nn.functional.pad(cloud.T, padding), torch.nn.functional.pad(share, padding)
-        integers = [tree.parent.int(), tree.turn.int()]
-        floats = [table.float().contiguous() for table in (tree.omega, even.T, waves, cloud, share)]
-        self._kept = [*integers, *floats]
-        parent, turn, omega, *tables = (ctypes.c_void_p(table.data_ptr()) for table in self._kept)
-        sizes = (tree.omega.shape[1], self._n_cells)
+        rows, columns = torch.tril_indices(*[tree.omega.shape[1]] * 2)
+        pairs = tree.omega[:, rows] * tree.omega[:, columns]
+        floats = [table.float().contiguous() for table in (tree.omega, pairs, even.T, cloud, share)]
+        self._kept = [tree.parent.int(), tree.turn.int(), *floats]
+        parent, turn, omega, products, *tables = (ctypes.c_void_p(table.data_ptr()) for table in self._kept)
+        sizes = (tree.omega.shape[1], len(tree.omega))
         self._plan = _Plan(
-            *sizes, parent, turn, omega, len(even), cloud.shape[1], *tables, N_CLIMBS, SPREAD, RIDGE, TAIL, LOW, HIGH
+            *sizes, parent, turn, omega, products, len(even), cloud.shape[1], *tables, N_CLIMBS, SPREAD, RIDGE, TAIL, ARRIVED, LOW, HIGH
         )
 
     def __call__(self, folded: Float[Tensor, "batch cell 2"]) -> tuple[Tensor, Tensor, Tensor]:
         """Return ln Z, R̄ of every cell, and the effective sample size."""
         folded = folded.contiguous()
-        rotation, log_partition = torch.empty_like(folded), folded.new_empty(len(folded))
-        size = torch.empty_like(log_partition)
-        pointers: list[Any] = [ctypes.c_void_p(t.data_ptr()) for t in (folded, rotation, log_partition, size)]
-        failed = self._library.sample_moments(
+        values = folded.flatten(1) @ self._table_transposed
+        total, scale = torch.empty_like(folded), folded.new_empty(len(folded))
+        squares, loud = torch.empty_like(scale), torch.empty(len(folded), dtype=torch.int32)
+        pointers: list[Any] = [ctypes.c_void_p(t.data_ptr()) for t in (folded, values, total, scale, squares, loud)]
+        failed = self._library.sample_clouds(
             ctypes.byref(self._plan), pointers[0], len(folded), *pointers[1:], torch.get_num_threads()
         )
         if failed:
             raise MemoryError("No memory is left for importance sampling. Use smaller batches.")
-        return log_partition, rotation, size
+        rows = loud.nonzero().flatten()
+        if len(rows):
+            total[rows] += (values[rows] @ self._table).view(len(rows), *folded.shape[1:])
+        mass = total[:, 0, 0]  # that of ω = 0 is Σ w
+        return mass.log() + scale, total / mass[:, None, None], mass.square() / squares
