@@ -12,12 +12,11 @@ from liesparse._checks import check_choice
 from liesparse.posterior.adaptive import AdaptiveEngine
 from liesparse.posterior.base import Engine
 from liesparse.posterior.grid import GridEngine
-from liesparse.posterior.sampling import SamplingEngine
+from liesparse.posterior.sampling import MOST_AXES_BY_GRID, SamplingEngine
 
 EngineName = Literal["auto", "grid", "adaptive", "sampling"]
 ENGINES: tuple[EngineName, ...] = ("auto", "grid", "adaptive", "sampling")
 
-MOST_AXES_BY_GRID = 2  # docs/engines.md has the figures
 
 
 def make_engine(

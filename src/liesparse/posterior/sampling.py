@@ -31,6 +31,7 @@ ARRIVED = 0.2  # nats left to climb from which a climber stands on a mode of its
 RIDGE = 4.0  # added to the curvature: no cloud is wider than half a radian
 LOW, HIGH = 3.0, 8.0  # nats of the highest mode above the mean at which clouds begin, and have their full share
 MOST_AXES = 6
+MOST_AXES_BY_GRID = 2  # from three axes on this is the engine of choice; docs/engines.md has the figures
 ENTRIES_AT_ONCE = 1 << 23
 SOURCES = ("grid.c", "sampling.c")
 
@@ -42,7 +43,7 @@ class Draws(NamedTuple):
     log_weights: Float[Tensor, "batch point"]
 
 
-class _Hills(NamedTuple):
+class Hills(NamedTuple):
     """Modes, best first, with precision = root rootᵀ; only those ``alive`` get a cloud."""
 
     poses: Float[Tensor, "batch mode torus"]
@@ -107,7 +108,7 @@ class SamplingEngine(Engine):
         """Return the points and their importance weights."""
         n = self.torus_dim
         even, cloud = self._even.to(natural), self._cloud.to(natural)
-        hills = self._climb(natural)
+        hills = self.climb(natural)
         rise = hills.values[:, 0] - self._mean(natural)
         share = ((rise - LOW) / (HIGH - LOW)).clamp(0, 1)
         share = share * share * (3 - 2 * share)  # smooth at both ends
@@ -124,7 +125,7 @@ class SamplingEngine(Engine):
         return Draws(poses, torch.einsum("blk,bplk->bp", natural, features) - log_mixture + counted)
 
     def _log_cloud_density(
-        self, hills: _Hills, poses: Float[Tensor, "batch point torus"]
+        self, hills: Hills, poses: Float[Tensor, "batch point torus"]
     ) -> Float[Tensor, "batch point mode"]:
         """Return ln of the points per volume of each cloud: a logistic density along each axis of its root."""
         apart = torus.wrap(poses[:, :, None] - hills.poses[:, None])
@@ -145,7 +146,7 @@ class SamplingEngine(Engine):
         best = values.argmax(dim=1) * N_STARTS + torch.arange(N_STARTS)
         return self._even.to(natural)[best]
 
-    def _climb(self, natural: Float[Tensor, "batch irrep 2"]) -> _Hills:
+    def climb(self, natural: Float[Tensor, "batch irrep 2"]) -> Hills:
         """Find the highest modes and how wide each is."""
         poses = self._starts(natural)
         repeated = natural.repeat_interleave(N_STARTS, dim=0)
@@ -167,7 +168,7 @@ class SamplingEngine(Engine):
         kept = arrived & ~torch.tril(near, diagonal=-1).any(dim=2) & (values > values[:, :1] - TAIL)
         kept &= kept.cumsum(dim=1) <= N_MODES
         first = kept.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :N_MODES]
-        return _Hills(
+        return Hills(
             poses.take_along_dim(first[..., None], dim=1),
             values.take_along_dim(first, dim=1),
             roots.take_along_dim(first[..., None, None], dim=1),
