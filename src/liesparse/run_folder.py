@@ -85,7 +85,7 @@ def measure(
     """Return the held-out quality of a model, plain sparse coding beside it."""
     model = coder.model_
     images = images.to(model.dtype)
-    engine = make_engine("adaptive", model.frequencies, dtype=model.dtype)
+    engine = make_engine("auto", model.frequencies, dtype=model.dtype)
     found, at_maximum = evaluate(model, images, engine), evaluate(model, images, engine, exact_map=True)
     health = examine(model, images[:N_GLANCE], engine)
     metrics: dict[str, Any] = {

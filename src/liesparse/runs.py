@@ -22,7 +22,7 @@ from liesparse.files import hash_tensor
 from liesparse.learning import Progress, Settings, Shuffled, Source, State, go_on
 from liesparse.metrics import examine
 from liesparse.model import Parameters
-from liesparse.posterior import AdaptiveEngine, Engine
+from liesparse.posterior import Engine, make_engine
 
 N_GLANCE = 200  # images from which the health of each epoch is read
 
@@ -72,7 +72,7 @@ def train(
     checkpoints of the same run (settings, images and start) is taken up where it ended, to bit-identical results.
     """
     source = Shuffled(images, settings.batch_size) if isinstance(images, Tensor) else images
-    judge = judge or AdaptiveEngine(start.frequencies, dtype=start.dtype)
+    judge = judge or make_engine("auto", start.frequencies, dtype=start.dtype)
     checkpoint = Checkpoint(State.begin(start, generator), [], {})
     if keeping is not None:
         checkpoint = _take_up(keeping, checkpoint, images, settings)

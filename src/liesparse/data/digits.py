@@ -90,8 +90,8 @@ def rotations_scalings(
 def translations_rotations(
     n_images: int,
     *,
-    max_shift: float = 4.0,
-    max_degrees: float = 30.0,
+    max_shift: float = 3.0,
+    max_degrees: float = 25.0,
     sources: Float[Tensor, "source height width"] | None = None,
     generator: torch.Generator,
 ) -> TransformedImages:

@@ -327,7 +327,7 @@ class LieSparseCoder(Motions):
     # ---- inside
 
     def _engine(self) -> Engine:
-        return make_engine("adaptive", self.model_.frequencies, dtype=self.model_.dtype)
+        return make_engine("auto", self.model_.frequencies, dtype=self.model_.dtype)
 
     def _codes(self, images: Images) -> Tensor:
         engine, learning = self._engine(), self._recipe().learning

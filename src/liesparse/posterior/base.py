@@ -72,7 +72,7 @@ class Engine(ABC):
         """Return the places of the highest local maxima as the engine sees them, best first."""
 
     def mode(self, natural: Float[Tensor, "batch irrep 2"]) -> Float[Tensor, "batch torus"]:
-        """Return the best point the engine has seen [Chau20, sec. 5]; :func:`liesparse.inference.map_poses` refines it."""
+        """Return the best point that the engine has seen; :func:`liesparse.inference.map_poses` refines it."""
         return self.modes(natural, 1)[:, 0]
 
 

@@ -18,7 +18,6 @@ EngineName = Literal["auto", "grid", "adaptive", "sampling"]
 ENGINES: tuple[EngineName, ...] = ("auto", "grid", "adaptive", "sampling")
 
 
-
 def make_engine(
     name: EngineName, frequencies: Int[Tensor, "irrep torus"], n_grid: int = 50, *, dtype: torch.dtype = torch.float32
 ) -> Engine:

@@ -291,6 +291,9 @@ class TorusPosterior:
     @cached_property
     def _resultant(self) -> tuple[Tensor, Tensor]:
         """E[cos s] and E[sin s]."""
-        sums = [torch.einsum("bp,bpic->bic", w, torus.features(points).expand(len(w), -1, -1, -1)) for _, w, points in self._weighed()]
+        sums = []
+        for _, weights, points in self._weighed():
+            features = torus.features(points).expand(len(weights), -1, -1, -1)
+            sums.append(torch.einsum("bp,bpic->bic", weights, features))
         cos, sin = torch.cat(sums).unbind(-1)
         return cos, sin

@@ -58,7 +58,7 @@ def best_lattice(kernel: Float[Tensor, " point"], torus_dim: int) -> Int[Tensor,
 
 
 def _cloud_kernel(n_points: int) -> Float[Tensor, " point"]:
-    """Return Σ |ĥ_k| cos(2πku) at the lattice's places, where h(u) is a Gaussian over the proposal at its quantile u."""
+    """Return Σ |ĥ_k| cos(2πku) at the lattice's places, where h(u) is a Gaussian over the proposal at quantile u."""
     middles = (torch.arange(N_FINE, dtype=torch.float64) + 0.5) / N_FINE
     quantiles = SPREAD * torch.special.logit(middles)
     ratio = torch.exp(-0.5 * (quantiles / NARROW) ** 2) / (middles * (1 - middles))

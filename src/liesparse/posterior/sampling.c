@@ -9,7 +9,8 @@
 #define MOST_AXES 6
 #define PI 3.14159265f
 #define HEADROOM 5.0f /* nats that a point may lie above the best mode */
-#define SILENT 25.0f  /* nats below the best mode from which a point counts for nothing */
+#define SILENT 16.0f  /* nats below the best mode from which a point counts for nothing */
+#define FEW 12 /* even blocks that are summed here; if more of them matter, torch sums all */
 #define LOUDNESS 0x1p33f /* on every weight: its square must not be a denormal number, which are slow */
 
 typedef struct {
@@ -266,7 +267,7 @@ static inline Vector weigh(Vector value, float top, float loudness, Vector densi
 }
 
 /* The clouds of one posterior. values holds η·T(s) at the even points and leaves with their weights. Leaves in total
- * Σ w exp(iω·s) over the clouds, returns Σ w² over all points; all weights are to be multiplied by exp(*scale). */
+ * Σ w exp(iω·s) over the clouds, and over the even points too unless loud says that torch must; returns Σ w² over all points; all weights are to be multiplied by exp(*scale). */
 static float sample(const Scatter *plan, const float *natural, Vector *memory, float *values, float *total, float *scale,
                     int *loud) {
     const int n = plan->n_axes, n_cells = plan->n_cells;
@@ -296,6 +297,7 @@ static float sample(const Scatter *plan, const float *natural, Vector *memory, f
     top += HEADROOM;
     const float even_density = (float)plan->n_even / powf(TWO_PI, (float)n);
     const float loudness = LOUDNESS * even_density;
+    int some[FEW];
     *loud = 0;
     for (int k = 0; k < plan->n_even; k += LANE) {
         const Vector value = load(values + k);
@@ -303,7 +305,8 @@ static float sample(const Scatter *plan, const float *natural, Vector *memory, f
             store(values + k, constant(0));
             continue;
         }
-        *loud = 1;
+        if (*loud < FEW) some[*loud] = k;
+        ++*loud;
         Vector density = constant(even_density);
         for (int j = 0; j < n; j++) angle[j] = load(plan->even + (size_t)j * plan->n_even + k);
         for (int m = 0; m < n_modes; m++) density += weight * modes[m].factor * proposal(plan, modes + m, angle);
@@ -312,6 +315,16 @@ static float sample(const Scatter *plan, const float *natural, Vector *memory, f
         squares += found * found;
     }
     for (int i = 0; i < 2 * n_cells; i++) tally[i] = constant(0);
+    if (*loud <= FEW) {
+        for (int b = 0; b < *loud; b++) {
+            for (int j = 0; j < n; j++) angle[j] = load(plan->even + (size_t)j * plan->n_even + some[b]);
+            waves_of(n, angle, z);
+            evaluate_at(plan, natural, z, feature);
+            const Vector found = load(values + some[b]);
+            for (int i = 0; i < 2 * n_cells; i++) tally[i] += found * feature[i];
+        }
+        *loud = 0;
+    }
     for (int m = 0; m < n_modes; m++) {
         const Mode *mode = modes + m;
         for (int k = 0; k < plan->n_cloud; k += LANE) {

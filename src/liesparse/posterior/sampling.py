@@ -25,10 +25,10 @@ from liesparse.posterior.peaks import pose_log_density, refine_poses, slope_and_
 
 N_STARTS = 16  # hills climbed: from the best of every 16th even point
 N_MODES = 4  # of which so many get a cloud
-N_CLIMBS = 8  # Newton steps; a mode that is not quite reached is a proposal all the same
+N_CLIMBS = 6  # Newton steps; a mode that is not quite reached is a proposal all the same
 TAIL = 7.0  # nats below the highest mode from which another one is left to the even points
 ARRIVED = 0.2  # nats left to climb from which a climber stands on a mode of its own
-RIDGE = 4.0  # added to the curvature: no cloud is wider than half a radian
+RIDGE = 1.0  # added to the curvature: no cloud is wider than a radian
 LOW, HIGH = 3.0, 8.0  # nats of the highest mode above the mean at which clouds begin, and have their full share
 MOST_AXES = 6
 MOST_AXES_BY_GRID = 2  # from three axes on this is the engine of choice; docs/engines.md has the figures
@@ -70,9 +70,11 @@ class SamplingEngine(Engine):
         n = self.torus_dim
         if n > MOST_AXES:
             reject("frequencies", f"at most {MOST_AXES} torus axes", str(n), "Use fewer transformations.")
-        self.n_even = _check_power("n_even", 2048 if n_even is None else n_even)
+        self.n_even = _check_power("n_even", (1024 if n <= 4 else 2048) if n_even is None else n_even)
         self.n_cloud = _check_power("n_cloud", (256 if n <= 4 else 512) if n_cloud is None else n_cloud)
-        self._even = 2 * math.pi * even_points(self.n_even, n)
+        # In a mixed order: along the lattice, equal hills of a symmetric posterior would compete for the same starts.
+        mixed = torch.randperm(self.n_even, generator=torch.Generator().manual_seed(0))
+        self._even = 2 * math.pi * even_points(self.n_even, n)[mixed]
         self._cloud = cloud_points(self.n_cloud, n)
         self._cells, self._tree = _grow_tree(self.frequencies)
         library = load_library(SOURCES) if dtype == torch.float32 else None
@@ -120,9 +122,10 @@ class SamplingEngine(Engine):
         log_share = share.log()
         log_cloud = self._log_cloud_density(hills, poses) + log_share[:, None, None]
         log_mixture = torch.logaddexp(log_cloud.logsumexp(dim=2), log_cloud.new_tensor(log_even))
-        counted = torch.cat((log_share.new_zeros(len(natural), len(even)), (inside.to(share) * share[:, None, None]).log().flatten(1)), dim=1)
+        log_counted = (inside.to(share) * share[:, None, None]).log().flatten(1)
+        log_counted = torch.cat((log_counted.new_zeros(len(natural), len(even)), log_counted), dim=1)
         features = torus.features(torus.phases(self.frequencies, poses))
-        return Draws(poses, torch.einsum("blk,bplk->bp", natural, features) - log_mixture + counted)
+        return Draws(poses, torch.einsum("blk,bplk->bp", natural, features) - log_mixture + log_counted)
 
     def _log_cloud_density(
         self, hills: Hills, poses: Float[Tensor, "batch point torus"]
@@ -253,9 +256,8 @@ class _Native:
         self._kept = [tree.parent.int(), tree.turn.int(), *floats]
         parent, turn, omega, products, *tables = (ctypes.c_void_p(table.data_ptr()) for table in self._kept)
         sizes = (tree.omega.shape[1], len(tree.omega))
-        self._plan = _Plan(
-            *sizes, parent, turn, omega, products, len(even), cloud.shape[1], *tables, N_CLIMBS, SPREAD, RIDGE, TAIL, ARRIVED, LOW, HIGH
-        )
+        numbers = (N_CLIMBS, SPREAD, RIDGE, TAIL, ARRIVED, LOW, HIGH)
+        self._plan = _Plan(*sizes, parent, turn, omega, products, len(even), cloud.shape[1], *tables, *numbers)
 
     def __call__(self, folded: Float[Tensor, "batch cell 2"]) -> tuple[Tensor, Tensor, Tensor]:
         """Return ln Z, R̄ of every cell, and the effective sample size."""
