@@ -16,6 +16,7 @@ from torch import Tensor
 
 from liesparse import torus
 from liesparse._checks import check_count, check_frequencies, check_real, describe, reject
+from liesparse.posterior.base import Moments
 from liesparse.posterior.grid import GridEngine
 from liesparse.posterior.peaks import refined_peaks, slope_and_bend
 from liesparse.posterior.sampling import MOST_AXES_BY_GRID, SamplingEngine
@@ -284,13 +285,28 @@ class TorusPosterior:
     @cached_property
     def _integrals(self) -> tuple[Tensor, Tensor]:
         """Ln Z, and η·E[T(s)]."""
+        if isinstance(self._engine, SamplingEngine):
+            moments = self._sampled
+            return moments.log_partition, (self.natural * moments.rotation[:, : -self.torus_dim]).sum(dim=(1, 2))
         found = [self._engine.moments(natural) for natural in self.natural.split(self._at_once)]
         rotation = torch.cat([moments.rotation for moments in found])
         return torch.cat([moments.log_partition for moments in found]), (self.natural * rotation).sum(dim=(1, 2))
 
     @cached_property
+    def _sampled(self) -> Moments:
+        """The moments by importance sampling, with E[exp(is_j)] behind them: unit vectors with η = 0 join the ω."""
+        units = torch.eye(self.torus_dim, dtype=torch.int64)
+        engine = SamplingEngine(torch.cat((self.frequencies, units)), n_cloud=N_CLOUD)
+        padded = torch.nn.functional.pad(self.natural, (0, 0, 0, self.torus_dim)).float()
+        log_partition, rotation = engine.moments(padded)
+        return Moments(log_partition.double(), rotation.double())
+
+    @cached_property
     def _resultant(self) -> tuple[Tensor, Tensor]:
         """E[cos s] and E[sin s]."""
+        if isinstance(self._engine, SamplingEngine):
+            cos, sin = self._sampled.rotation[:, -self.torus_dim :].unbind(-1)
+            return cos, sin
         sums = []
         for _, weights, points in self._weighed():
             features = torus.features(points).expand(len(weights), -1, -1, -1)
