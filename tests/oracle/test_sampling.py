@@ -259,7 +259,7 @@ def test_the_posterior_as_an_object_uses_draws_where_a_cube_would_be_too_fine():
 def test_wrong_counts_and_too_many_axes_are_refused():
     with pytest.raises(ValueError, match="n_even: expected a power of 2, got 1000"):
         SamplingEngine(half_lattice(3, 10), n_even=1000)
-    with pytest.raises(ValueError, match="n_cloud: expected a whole number >= 16"):
+    with pytest.raises(ValueError, match="n_cloud: expected a whole number >= 32"):
         SamplingEngine(half_lattice(3, 10), n_cloud=8)
     with pytest.raises(ValueError, match="at most 6 torus axes, got 7"):
         SamplingEngine(half_lattice(7, 7))

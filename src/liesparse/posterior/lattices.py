@@ -7,6 +7,7 @@ over the points themselves.
 
 from __future__ import annotations
 
+import math
 from functools import cache
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 
 SPREAD = 0.75  # scale of the logistic proposal around a mode, in widths of the Gaussian there
 NARROW = 0.9  # width of the Gaussian for which the cloud is made
-FALL = 0.3  # waves of the densities that the even points meet fall like exp(-0.3 |k|²)
+FALL = 9.0  # nats by which waves fall up to the first that M even points can confuse, about M^(1/n) long
 N_FINE = 4096  # points from which the waves of the cloud's integrand are read
 
 
@@ -23,8 +24,11 @@ N_FINE = 4096  # points from which the waves of the cloud's integrand are read
 def even_points(n_points: int, torus_dim: int) -> Float[Tensor, "point torus"]:
     """Return points in [0, 1)ⁿ that resolve waves of every direction equally well."""
     places = torch.arange(n_points, dtype=torch.float64) / n_points
-    waves = torch.arange(1, 16, dtype=torch.float64)
-    kernel = 1 + 2 * (torch.exp(-FALL * waves**2) * torch.cos(2 * torch.pi * places[:, None] * waves)).sum(dim=1)
+    reach = n_points ** (1 / torus_dim)
+    waves = torch.arange(1, math.ceil(2 * reach) + 1, dtype=torch.float64)
+    kernel = 1 + 2 * (torch.exp(-FALL * (waves / reach) ** 2) * torch.cos(2 * torch.pi * places[:, None] * waves)).sum(
+        dim=1
+    )
     return places[best_lattice(kernel, torus_dim)]
 
 

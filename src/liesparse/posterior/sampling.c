@@ -19,10 +19,11 @@ typedef struct {
     const int *turn;     /* ... times exp(is_j) if this is 2j, exp(-is_j) if it is 2j + 1 */
     const float *omega;  /* (cell, axis) */
     const float *pairs;  /* (cell, lower triangle by rows): ω_i ω_j */
-    int n_even, n_cloud; /* points, multiples of LANE */
+    int n_even, n_pairs; /* points, multiples of LANE; a cloud has s and -s */
     const float *even;   /* (axis, point): angles that cover the torus */
     const float *cloud;  /* (axis, point): places around a mode in units of its width */
-    const float *share;  /* (point): proposal density there over that at the mode; 0 for the point at infinity */
+    const float *share;  /* (point): proposal density there over that at the mode */
+    const float *count;  /* (point): 1, but half for the mode itself, which is its own mirror image */
     int n_climbs;
     float spread, ridge, tail, arrived, low, high;
 } Scatter;
@@ -35,6 +36,13 @@ typedef struct {
 static inline Vector constant(float value) { return (Vector){0} + value; }
 static inline Vector choose(Integers which, Vector a, Vector b) {
     return (Vector)((which & (Integers)a) | (~which & (Integers)b));
+}
+typedef long long Words __attribute__((vector_size(4 * LANE)));
+static inline int any(Integers which) {
+    const Words words = (Words)which;
+    long long all = 0;
+    for (int i = 0; i < LANE / 2; i++) all |= words[i];
+    return all != 0;
 }
 static inline Vector nearest(Vector x) { /* whole number; adding and taking 2²³ away would be optimized out */
     const Vector half = choose(x < constant(0), constant(-0.5f), constant(0.5f));
@@ -68,8 +76,9 @@ static inline void extend(const Scatter *plan, const Vector *z, int c, Vector *f
     feature[2 * c + 1] = from[0] * by[1] + from[1] * by[0];
 }
 
-/* Fill in exp(iω·s) of every cell and return η·T(s). Four sums, as each has to wait for its last addition. */
-static Vector evaluate_at(const Scatter *plan, const float *natural, const Vector *z, Vector *feature) {
+/* Fill in exp(iω·s) of every cell and return the even part of η·T(s); the odd part goes to odd. Four sums, as each
+ * has to wait for its last addition. */
+static Vector evaluate_both(const Scatter *plan, const float *natural, const Vector *z, Vector *feature, Vector *odd) {
     Vector first = constant(natural[0]), second = constant(0), third = constant(0), fourth = constant(0);
     feature[0] = constant(1);
     feature[1] = constant(0);
@@ -84,9 +93,17 @@ static Vector evaluate_at(const Scatter *plan, const float *natural, const Vecto
     }
     if (c < plan->n_cells) {
         extend(plan, z, c, feature);
-        first += natural[2 * c] * feature[2 * c] + natural[2 * c + 1] * feature[2 * c + 1];
+        first += natural[2 * c] * feature[2 * c];
+        second += natural[2 * c + 1] * feature[2 * c + 1];
     }
-    return (first + second) + (third + fourth);
+    *odd = second + fourth;
+    return first + third;
+}
+
+static Vector evaluate_at(const Scatter *plan, const float *natural, const Vector *z, Vector *feature) {
+    Vector odd;
+    const Vector even = evaluate_both(plan, natural, z, feature, &odd);
+    return even + odd;
 }
 
 /* The same, with the slope and the bend (the negative second derivatives, lower triangle by rows). n is known when
@@ -223,7 +240,7 @@ static int keep_modes(const Scatter *plan, const Vector *pose, const Vector valu
             distinct = square > 1;
         }
         if (!distinct) continue;
-        float volume = (float)plan->n_cloud;
+        float volume = 2.0f * (float)plan->n_pairs;
         int positive = 1;
         for (int i = 0; i < n && positive; i++) {
             mode->pose[i] = remainderf(pose[i][k], TWO_PI);
@@ -260,6 +277,19 @@ static Vector proposal(const Scatter *plan, const Mode *mode, const Vector *angl
     return density;
 }
 
+/* Places around a mode at the ends of its cloud's arms; tells which lie on the torus only once. */
+static inline Integers spread_out(const Scatter *plan, const Mode *mode, int k, Vector *angle) {
+    Integers inside = ~(Integers){0};
+    for (int j = plan->n_axes - 1; j >= 0; j--) {
+        Vector along = load(plan->cloud + (size_t)j * plan->n_pairs + k);
+        for (int i = j + 1; i < plan->n_axes; i++) along -= mode->root[i][j] * angle[i];
+        angle[j] = along / mode->root[j][j];
+        inside &= magnitude(angle[j]) <= constant(PI);
+    }
+    for (int j = 0; j < plan->n_axes; j++) angle[j] = choose(inside, angle[j], constant(0));
+    return inside;
+}
+
 /* The weight of points with these values and this density of the proposal. */
 static inline Vector weigh(Vector value, float top, float loudness, Vector density) {
     const Vector weight = loudness * exponential(value - top) / density;
@@ -272,6 +302,7 @@ static float sample(const Scatter *plan, const float *natural, Vector *memory, f
                     int *loud) {
     const int n = plan->n_axes, n_cells = plan->n_cells;
     Vector *feature = memory, *tally = memory + 2 * n_cells, squares = constant(0);
+    float *turned = (float *)(memory + 4 * n_cells), *place = turned + 2 * n_cells;
     Vector z[4 * MOST_AXES], angle[MOST_AXES], pose[MOST_AXES], bend[MOST_AXES * (MOST_AXES + 1) / 2];
     Vector best = constant(-INFINITY), left;
     Integers lane, first = {0};
@@ -301,7 +332,7 @@ static float sample(const Scatter *plan, const float *natural, Vector *memory, f
     *loud = 0;
     for (int k = 0; k < plan->n_even; k += LANE) {
         const Vector value = load(values + k);
-        if (n_modes && largest(value) < top - HEADROOM - SILENT) {
+        if (n_modes && !any(value > constant(top - HEADROOM - SILENT))) {
             store(values + k, constant(0));
             continue;
         }
@@ -325,29 +356,50 @@ static float sample(const Scatter *plan, const float *natural, Vector *memory, f
         }
         *loud = 0;
     }
+    for (int i = 0; i < 2 * n_cells; i++) total[i] = sum(tally[i]);
     for (int m = 0; m < n_modes; m++) {
-        const Mode *mode = modes + m;
-        for (int k = 0; k < plan->n_cloud; k += LANE) {
-            const Vector share = load(plan->share + k);
-            Integers inside = share > constant(0);
-            for (int j = n - 1; j >= 0; j--) {
-                Vector along = load(plan->cloud + (size_t)j * plan->n_cloud + k);
-                for (int i = j + 1; i < n; i++) along -= mode->root[i][j] * angle[i];
-                angle[j] = along / mode->root[j][j];
-                inside &= magnitude(angle[j]) <= constant(PI);
-            }
-            for (int j = 0; j < n; j++) angle[j] = choose(inside, angle[j], constant(0)) + mode->pose[j];
-            Vector density = even_density + weight * mode->factor * share;
-            for (int other = 0; other < n_modes; other++)
-                if (other != m) density += weight * modes[other].factor * proposal(plan, modes + other, angle);
+        for (int j = 0; j < n; j++) pose[j] = constant(modes[m].pose[j]);
+        waves_of(n, pose, z);
+        evaluate_at(plan, natural, z, feature);
+        for (int c = 0; c < n_cells; c++) { /* seen from the mode, s and -s share their cosines and sines */
+            const float cosine = feature[2 * c][0], sine = feature[2 * c + 1][0];
+            place[2 * c] = cosine;
+            place[2 * c + 1] = sine;
+            turned[2 * c] = natural[2 * c] * cosine + natural[2 * c + 1] * sine;
+            turned[2 * c + 1] = natural[2 * c + 1] * cosine - natural[2 * c] * sine;
+        }
+        for (int i = 0; i < 2 * n_cells; i++) tally[i] = constant(0);
+        for (int k = 0; k < plan->n_pairs; k += LANE) {
+            const float volume = weight * modes[m].factor;
+            Vector odd, ahead, back, found[2];
+            const Integers inside = spread_out(plan, modes + m, k, angle);
             waves_of(n, angle, z);
-            const Vector value = evaluate_at(plan, natural, z, feature);
-            const Vector found = choose(inside, weigh(value, top, weight * loudness, density), constant(0));
-            for (int i = 0; i < 2 * n_cells; i++) tally[i] += found * feature[i];
-            squares += found * found;
+            const Vector even = evaluate_both(plan, turned, z, feature, &odd);
+            ahead = back = even_density + volume * load(plan->share + k);
+            for (int other = 0; other < n_modes; other++) {
+                if (other == m) continue;
+                Vector there[MOST_AXES];
+                for (int j = 0; j < n; j++) there[j] = pose[j] + angle[j];
+                ahead += weight * modes[other].factor * proposal(plan, modes + other, there);
+                for (int j = 0; j < n; j++) there[j] = pose[j] - angle[j];
+                back += weight * modes[other].factor * proposal(plan, modes + other, there);
+            }
+            const Vector count = choose(inside, load(plan->count + k), constant(0));
+            found[0] = count * weigh(even + odd, top, weight * loudness, ahead);
+            found[1] = count * weigh(even - odd, top, weight * loudness, back);
+            const Vector both = found[0] + found[1], excess = found[0] - found[1];
+            for (int c = 0; c < n_cells; c++) {
+                tally[2 * c] += both * feature[2 * c];
+                tally[2 * c + 1] += excess * feature[2 * c + 1];
+            }
+            squares += found[0] * found[0] + found[1] * found[1];
+        }
+        for (int c = 0; c < n_cells; c++) {
+            const float cosine = sum(tally[2 * c]), sine = sum(tally[2 * c + 1]);
+            total[2 * c] += cosine * place[2 * c] - sine * place[2 * c + 1];
+            total[2 * c + 1] += cosine * place[2 * c + 1] + sine * place[2 * c];
         }
     }
-    for (int i = 0; i < 2 * n_cells; i++) total[i] = sum(tally[i]);
     *scale = top - logf(loudness);
     return sum(squares);
 }
@@ -359,7 +411,7 @@ int sample_clouds(const Scatter *plan, const float *natural, int batch, float *v
     const size_t row = 2 * (size_t)plan->n_cells;
     #pragma omp parallel num_threads(n_threads) reduction(| : failed)
     {
-        Vector *memory = aligned_alloc(64, sizeof(Vector) * 2 * row);
+        Vector *memory = aligned_alloc(64, sizeof(Vector) * 2 * row + sizeof(float) * PAD(2 * row));
         if (memory) {
             #pragma omp for schedule(dynamic, 1)
             for (int b = 0; b < batch; b++)

@@ -70,13 +70,14 @@ class SamplingEngine(Engine):
         n = self.torus_dim
         if n > MOST_AXES:
             reject("frequencies", f"at most {MOST_AXES} torus axes", str(n), "Use fewer transformations.")
-        self.n_even = _check_power("n_even", (1024 if n <= 4 else 2048) if n_even is None else n_even)
+        self.n_even = _check_power("n_even", 2048 if n_even is None else n_even)
         self.n_cloud = _check_power("n_cloud", (256 if n <= 4 else 512) if n_cloud is None else n_cloud)
         # In a mixed order: along the lattice, equal hills of a symmetric posterior would compete for the same starts.
         mixed = torch.randperm(self.n_even, generator=torch.Generator().manual_seed(0))
         self._even = 2 * math.pi * even_points(self.n_even, n)[mixed]
         self._cloud = cloud_points(self.n_cloud, n)
         self._cells, self._tree = _grow_tree(self.frequencies)
+        self._same = self._tree.omega.equal(self.frequencies)  # then cells and planes are one
         library = load_library(SOURCES) if dtype == torch.float32 else None
         self._native = None if library is None else _Native(library, self._tree, self._even, self._cloud)
 
@@ -90,13 +91,16 @@ class SamplingEngine(Engine):
 
     def _sample(self, natural: Float[Tensor, "batch irrep 2"]) -> tuple[Moments, Float[Tensor, " batch"]]:
         if self._native is not None and natural.device.type == "cpu" and not natural.requires_grad:
-            folded = natural.new_zeros(len(natural), len(self._tree.omega), 2)
-            log_partition, rotation, size = self._native(folded.index_add_(1, self._cells, natural))
-            return Moments(log_partition, rotation.index_select(1, self._cells)), size
+            log_partition, rotation, size = self._native(natural if self._same else self._fold(natural))
+            return Moments(log_partition, rotation if self._same else rotation.index_select(1, self._cells)), size
         step = max(1, ENTRIES_AT_ONCE // ((self.n_even + N_MODES * self.n_cloud) * 2 * len(self.frequencies)))
         parts = [self._sample_slowly(part) for part in natural.split(step)]
         log_partition, rotation, size = (torch.cat(part) for part in zip(*parts, strict=True))
         return Moments(log_partition, rotation), size
+
+    def _fold(self, natural: Float[Tensor, "batch irrep 2"]) -> Float[Tensor, "batch cell 2"]:
+        """Add planes of equal frequencies in their cell of the tree."""
+        return natural.new_zeros(len(natural), len(self._tree.omega), 2).index_add_(1, self._cells, natural)
 
     def _sample_slowly(self, natural: Float[Tensor, "batch irrep 2"]) -> tuple[Tensor, Tensor, Tensor]:
         draws = self.draws(natural)
@@ -194,7 +198,7 @@ class SamplingEngine(Engine):
 
 
 def _check_power(name: str, count: int) -> int:
-    if check_count(name, count, N_STARTS) & (count - 1):
+    if check_count(name, count, 2 * N_STARTS) & (count - 1):
         reject(name, "a power of 2", str(count), f"Pass {1 << count.bit_length()}.")
     return count
 
@@ -233,8 +237,8 @@ class _Plan(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int) for name in ("n_axes", "n_cells")),
         *((name, ctypes.c_void_p) for name in ("parent", "turn", "omega", "pairs")),
-        *((name, ctypes.c_int) for name in ("n_even", "n_cloud")),
-        *((name, ctypes.c_void_p) for name in ("even", "cloud", "share")),
+        *((name, ctypes.c_int) for name in ("n_even", "n_pairs")),
+        *((name, ctypes.c_void_p) for name in ("even", "cloud", "share", "count")),
         ("n_climbs", ctypes.c_int),
         *((name, ctypes.c_float) for name in ("spread", "ridge", "tail", "arrived", "low", "high")),
     )
@@ -247,17 +251,18 @@ class _Native:
         self._library = library
         self._table = torus.features(torus.phases(tree.omega, even)).flatten(1).float()
         self._table_transposed = self._table.T.contiguous()
+        cloud = cloud[: (len(cloud) + 1) // 2]  # the mode and one end of each arm; the others mirror them
         share = (1 / torch.cosh(cloud / (2 * SPREAD)) ** 2).prod(dim=1)
-        padding = (0, 1)  # for the point at infinity
-        cloud, share = torch.nn.functional.pad(cloud.T, padding), torch.nn.functional.pad(share, padding)
+        count = torch.ones_like(share)
+        count[0] = 0.5
         rows, columns = torch.tril_indices(*[tree.omega.shape[1]] * 2)
         pairs = tree.omega[:, rows] * tree.omega[:, columns]
-        floats = [table.float().contiguous() for table in (tree.omega, pairs, even.T, cloud, share)]
+        floats = [table.float().contiguous() for table in (tree.omega, pairs, even.T, cloud.T, share, count)]
         self._kept = [tree.parent.int(), tree.turn.int(), *floats]
         parent, turn, omega, products, *tables = (ctypes.c_void_p(table.data_ptr()) for table in self._kept)
         sizes = (tree.omega.shape[1], len(tree.omega))
         numbers = (N_CLIMBS, SPREAD, RIDGE, TAIL, ARRIVED, LOW, HIGH)
-        self._plan = _Plan(*sizes, parent, turn, omega, products, len(even), cloud.shape[1], *tables, *numbers)
+        self._plan = _Plan(*sizes, parent, turn, omega, products, len(even), len(cloud), *tables, *numbers)
 
     def __call__(self, folded: Float[Tensor, "batch cell 2"]) -> tuple[Tensor, Tensor, Tensor]:
         """Return ln Z, R̄ of every cell, and the effective sample size."""

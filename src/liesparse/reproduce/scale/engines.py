@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 import time
 from collections.abc import Callable
 from typing import Any
@@ -20,28 +21,27 @@ from liesparse.inference import infer_codes
 from liesparse.lattice import half_lattice
 from liesparse.model import Parameters, reconstruct
 from liesparse.posterior import AdaptiveEngine, Engine, GridEngine, SamplingEngine, make_engine, natural_parameters
-from liesparse.reproduce.bench import Shape, alternate, make_problem
+from liesparse.reproduce.bench import Problem, Shape, make_problem
 from liesparse.starts import random_start
 
 BATCH, N_IRREPS, NOISE = 100, 128, 0.3  # noise of an image over its norm
-SHARPNESS = {"sharp": 10.0, "middle": 1.0, "halfway": 0.1, "flat": 0.01}  # factor on η̂; 1 is the paper's σ
+SHARPNESS = {"sharp": 10.0, "middle": 1.0, "tenth": 0.1, "twentieth": 0.05, "flat": 0.01}  # factor on η̂; 1 is the paper's σ
 SMALL = 40  # planes of the small lattice for brute force on the 3-torus
 N_BRUTE = {  # points per axis that resolve such posteriors; the sharp ones on the 4-torus would need too many
-    3: {"sharp": 200, "middle": 100, "halfway": 60, "flat": 60},
-    4: {"middle": 64, "halfway": 40, "flat": 30},
+    3: {"sharp": 200, "middle": 100, "tenth": 60, "twentieth": 60, "flat": 60},
+    4: {"middle": 64, "tenth": 40, "twentieth": 40, "flat": 30},
 }
 N_LONG, CHUNK = 1 << 19, 1 << 14  # independent draws of the long estimate, and how many at a time
-N_RIVALS, N_RIVAL_GRID = 4, 100
 
 
-def own_images(torus_dim: int, *, n_irreps: int = N_IRREPS, seed: int = 0) -> tuple[Parameters, Tensor]:
+def own_images(torus_dim: int, *, n_irreps: int = N_IRREPS, seed: int = 0) -> Problem:
     """Return a random model and noisy images of its own, one shape in each: posteriors as a good model has them."""
     rng = torch.Generator().manual_seed(seed)
     model = random_start(784, n_irreps=n_irreps, torus_dim=torus_dim, include_zero=True, generator=rng)
     codes = torch.eye(model.n_components)[torch.arange(BATCH) % model.n_components]
     clean = torch.nn.functional.normalize(reconstruct(model, codes, _random_poses(BATCH, torus_dim, rng)), dim=1)
     noise = torch.randn(clean.shape, generator=rng) / math.sqrt(model.n_pixels)
-    return model, torch.nn.functional.normalize(clean + NOISE * noise, dim=1)
+    return Problem(model, torch.nn.functional.normalize(clean + NOISE * noise, dim=1))
 
 
 def own_naturals(torus_dim: int, n_irreps: int, n_images: int, *, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -123,35 +123,56 @@ def measure_errors(*, n_images: int = 4) -> dict[str, Any]:
 
 
 def measure_times(*, repeats: int = 7) -> dict[str, Any]:
-    """Time the inference of a batch by the automatic engine for n = 2, 3, 4, 6 in turn, as ratios to n = 2."""
-    problems: dict[int, tuple[Parameters, Tensor]] = {2: make_problem(Shape())}
-    problems |= {n: own_images(n) for n in (3, 4, 6)}
-    times = alternate({str(n): _inference(*problem) for n, problem in problems.items()}, repeats=repeats)
-    return {
-        "ms": times,
-        **{f"time_ratio_n{n}": times[n] / times["2"] for n in ("3", "4", "6")},
-    }
+    """Time the inference of a batch by the automatic engine for n = 2, 3, 4, 6, as ratios to n = 2."""
+    problems = {"n2": make_problem(Shape())} | {f"n{n}": own_images(n) for n in (3, 4, 6)}
+    times = processor_times({name: _inference(*problem) for name, problem in problems.items()}, repeats=repeats)
+    return {"batch_ms": times, **{f"time_ratio_{name}": times[name] / times["n2"] for name in ("n3", "n4", "n6")}}
 
 
-def measure_rivals() -> dict[str, Any]:
-    """Time the moments of a few images on the 3-torus by each engine, as ratios to sampling."""
-    frequencies, natural = own_naturals(3, N_IRREPS, N_RIVALS)
+def measure_rivals(*, n_images: int = 10) -> dict[str, Any]:
+    """Compare the engines for three transformations: time to infer a few images over sampling's, and error."""
+    model, images = own_images(3)
+    frequencies = model.frequencies
     engines: dict[str, Engine] = {
         "sampling": SamplingEngine(frequencies),
-        "grid100": GridEngine(frequencies, N_RIVAL_GRID),
+        "grid50": GridEngine(frequencies, 50),
         "adaptive": AdaptiveEngine(frequencies),
     }
-    times = {}
-    for name, engine in engines.items():
-        engine.moments(natural)  # warms up
-        began = time.perf_counter()
-        engine.moments(natural)
-        times[name] = 1000 * (time.perf_counter() - began)
-    return {f"{name}_over_sampling_n3": times[name] / times["sampling"] for name in ("grid100", "adaptive")}
+    times = processor_times(
+        {name: _inference(model, images[:n_images], engine) for name, engine in engines.items()}, repeats=1
+    )
+    _, natural = own_naturals(3, N_IRREPS, 3)
+    truth = brute_force(natural, frequencies, N_BRUTE[3]["middle"])
+    return {
+        "rivals_n3": {
+            name: {
+                "time_over_sampling": times[name] / times["sampling"],
+                "error": relative_error(engine.moments(natural).rotation, truth),
+            }
+            for name, engine in engines.items()
+        }
+    }
 
 
-def _inference(parameters: Parameters, images: Tensor) -> Callable[[], object]:
-    engine = make_engine("auto", parameters.frequencies)
+def processor_times(jobs: dict[str, Callable[[], object]], *, repeats: int) -> dict[str, float]:
+    """Time jobs in turn on one thread; return the median milliseconds of the processor, whatever else it has to do."""
+    times: dict[str, list[float]] = {name: [] for name in jobs}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for turn in range(repeats + 1):
+            for name, job in jobs.items():
+                began = time.process_time()
+                job()
+                if turn:  # the first warms up
+                    times[name].append(1000 * (time.process_time() - began))
+    finally:
+        torch.set_num_threads(threads)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def _inference(parameters: Parameters, images: Tensor, engine: Engine | None = None) -> Callable[[], object]:
+    engine = engine or make_engine("auto", parameters.frequencies)
     return lambda: infer_codes(parameters, images, engine)
 
 
