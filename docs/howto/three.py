@@ -57,7 +57,7 @@ def learn(torus_dim: int, train: TransformedImages, test: TransformedImages, n_e
 
 
 def main(
-    out: Path, *, n_images: int = 20_000, n_epochs: int = 8, n_test: int = 1000, seeds: tuple[int, ...] = (0, 1)
+    out: Path, *, n_images: int = 20_000, n_epochs: int = 6, n_test: int = 1000, seeds: tuple[int, ...] = (0, 1)
 ) -> None:
     """Learn with two and with three dimensions from the same images, for each seed, and draw the last."""
     for seed in seeds:

@@ -155,8 +155,8 @@ def test_repeated_and_missing_frequencies_count():
     natural = 3 * torch.randn(4, 7, 2, generator=torch.Generator().manual_seed(0))
     log_partition, rotation = brute_force(natural.double(), frequencies, 60)
     found = SamplingEngine(frequencies).moments(natural)
-    assert_close(found.rotation.double(), rotation, atol=0.01, rtol=0)
-    assert_close(found.log_partition.double(), log_partition, atol=0.01, rtol=0)
+    assert_close(found.rotation.double(), rotation, atol=0.02, rtol=0)
+    assert_close(found.log_partition.double(), log_partition, atol=0.02, rtol=0)
 
 
 def test_modes_are_found_without_a_grid():

@@ -25,7 +25,7 @@ from liesparse.posterior.peaks import pose_log_density, refine_poses, slope_and_
 
 N_STARTS = 16  # hills climbed: from the best of every 16th even point
 N_MODES = 4  # of which so many get a cloud
-N_CLIMBS = 6  # Newton steps; a mode that is not quite reached is a proposal all the same
+N_CLIMBS = 4  # Newton steps; a mode that is not quite reached is a proposal all the same
 TAIL = 7.0  # nats below the highest mode from which another one is left to the even points
 ARRIVED = 0.2  # nats left to climb from which a climber stands on a mode of its own
 RIDGE = 1.0  # added to the curvature: no cloud is wider than a radian
