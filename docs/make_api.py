@@ -26,6 +26,7 @@ PAGES = {
         "inference.infer_codes",
         "inference.map_poses",
         "posterior.AdaptiveEngine",
+        "posterior.SamplingEngine",
         "posterior.GridEngine",
         "posterior.ReferenceEngine",
     ],
@@ -47,6 +48,7 @@ PAGES = {
         "data.embedded_digits",
         "data.translations",
         "data.rotations_scalings",
+        "data.translations_rotations",
         "data.load_mnist",
     ],
 }

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from liesparse.data import load_mnist as load_mnist
     from liesparse.data import rotations_scalings as rotations_scalings
     from liesparse.data import translations as translations
+    from liesparse.data import translations_rotations as translations_rotations
     from liesparse.data import unit_norm as unit_norm
     from liesparse.estimators import LieSparseCoder as LieSparseCoder
     from liesparse.estimators import SparseCoder as SparseCoder
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from liesparse.posterior import AdaptiveEngine as AdaptiveEngine
     from liesparse.posterior import GridEngine as GridEngine
     from liesparse.posterior import ReferenceEngine as ReferenceEngine
+    from liesparse.posterior import SamplingEngine as SamplingEngine
     from liesparse.posterior import TorusPosterior as TorusPosterior
     from liesparse.posterior import log_likelihood as log_likelihood
     from liesparse.recipes import load_recipe as load_recipe
@@ -47,6 +49,7 @@ _HOMES = {
     "Parameters": "model",
     "PosePrior": "model",
     "ReferenceEngine": "posterior",
+    "SamplingEngine": "posterior",
     "Settings": "learning",
     "SparseCoder": "estimators",
     "ToroidalSubgroup": "estimators",
@@ -70,6 +73,7 @@ _HOMES = {
     "snr": "metrics",
     "start_from_data": "starts",
     "translations": "data",
+    "translations_rotations": "data",
     "unit_norm": "data",
 }
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from liesparse import torus
 from liesparse.inference import Gradient, PoseExpectation, unturned_residual
 from liesparse.model import Parameters, compose
-from liesparse.posterior import Engine, pose_natural
+from liesparse.posterior import GridBased, pose_natural
 
 
 class Gradients(NamedTuple):
@@ -80,7 +80,7 @@ def exact_second_moment(
     parameters: Parameters,
     images: Float[Tensor, "batch pixel"],
     codes: Float[Tensor, "batch component"],
-    engine: Engine,
+    engine: GridBased,
 ) -> Float[Tensor, "column column"]:
     """Return E[R(s) u uᵀ R(s)ᵀ] averaged over the batch, by dense quadrature [Chau20, app. C].
 

@@ -50,8 +50,9 @@ class Settings:
     ----------
     n_epochs, batch_size : int
         Passes over the data, and images per update (paper: B).
-    posterior : {"grid", "adaptive"}
-        How the pose is integrated out: the paper's grid, or as finely as each posterior needs.
+    posterior : {"auto", "grid", "adaptive", "sampling"}
+        How the pose is integrated out: on the paper's grid, as finely as each posterior needs, or by importance
+        sampling; auto is adaptive for up to two transformations and sampling for more.
     n_grid : int
         Quadrature points per torus axis of the grid (paper: N).
     n_code_steps, code_start, code_update, gradient

@@ -86,7 +86,7 @@ def measure(
     model = coder.model_
     images = images.to(model.dtype)
     there = images.to(model.device)
-    engine = make_engine("adaptive", model.frequencies, dtype=model.dtype, device=model.device)
+    engine = make_engine("auto", model.frequencies, dtype=model.dtype, device=model.device)
     found, at_maximum = evaluate(model, there, engine), evaluate(model, there, engine, exact_map=True)
     health = examine(model, there[:N_GLANCE], engine)
     metrics: dict[str, Any] = {

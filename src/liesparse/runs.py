@@ -23,7 +23,7 @@ from liesparse.learning import Progress, Settings, Shuffled, Source, State, go_o
 from liesparse.metrics import examine
 from liesparse.model import Parameters
 from liesparse.parallel import Group, current
-from liesparse.posterior import AdaptiveEngine, Engine
+from liesparse.posterior import Engine, make_engine
 
 N_GLANCE = 200  # images from which the health of each epoch is read
 
@@ -76,7 +76,7 @@ def train(
     group = current()
     first = group.rank == 0
     source = Shuffled(images, settings.batch_size) if isinstance(images, Tensor) else images
-    judge = judge or AdaptiveEngine(start.frequencies, dtype=start.dtype, device=start.device)
+    judge = judge or make_engine("auto", start.frequencies, dtype=start.dtype, device=start.device)
     checkpoint = Checkpoint(State.begin(start, generator), [], {})
     if keeping is not None and first:
         checkpoint = _take_up(keeping, checkpoint, source, settings)

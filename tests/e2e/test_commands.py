@@ -156,7 +156,16 @@ def test_report_is_one_file(trained):
 def test_data_list_and_preview(tmp_path, pictures):
     shown = run("data", "list")
     assert shown.returncode == 0
-    for name in ("translation", "rotation-scaling", "shear-stretch", "mnist", "mnist-mini", "fashion-mnist", "digits"):
+    for name in (
+        "translation",
+        "rotation-scaling",
+        "shear-stretch",
+        "translation-rotation",
+        "mnist",
+        "mnist-mini",
+        "fashion-mnist",
+        "digits",
+    ):
         assert name in shown.stdout
     out = tmp_path / "preview.png"
     done = run("data", "preview", pictures, "--out", out)

@@ -12,6 +12,7 @@ SMALL = {
     "discover": {"n_images": 2000, "n_epochs": 2, "n_test": 100},
     "canonicalize": {"n_images": 2000, "n_epochs": 2, "n_test": 100},
     "classify": {"n_images": 2000, "n_epochs": 2, "n_test": 100},
+    "three": {"n_images": 1000, "n_epochs": 2, "n_test": 300, "seeds": (0,)},
     "prior": {"data": "mnist-mini:n=400,n_test=200", "n_epochs": 1},
 }
 

@@ -6,7 +6,14 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from liesparse.data import digits, embedded_digits, rotations_scalings, translations, unit_norm
+from liesparse.data import (
+    digits,
+    embedded_digits,
+    rotations_scalings,
+    translations,
+    translations_rotations,
+    unit_norm,
+)
 
 
 def seeded(seed=0):
@@ -119,3 +126,20 @@ def test_blank_images_are_refused():
         translations(5, sources=torch.zeros(0, 8, 8), generator=seeded())
     with pytest.raises(ValueError, match="scales: expected"):
         rotations_scalings(5, scales=(1.0, 0.5), generator=seeded())
+
+
+def test_a_digit_is_turned_about_its_own_centre_and_then_shifted():
+    found = translations_rotations(200, max_shift=4, max_degrees=60, sources=dot(14, 19, 29), generator=seeded())
+    down, right = torch.meshgrid(torch.arange(29.0) - 14, torch.arange(29.0) - 14, indexing="ij")
+    weights = found.images / found.images.sum(dim=1, keepdim=True)
+    places = torch.stack((weights @ right.flatten(), weights @ down.flatten()), dim=1)
+    shift_x, shift_y, angle = found.factors.unbind(dim=1)  # the dot is 5 pixels right of the centre
+    expected = torch.stack((5 * angle.cos() + shift_x, -5 * angle.sin() + shift_y), dim=1)  # up is counter-clockwise
+    assert_close(places, expected, atol=0.3, rtol=0)
+    assert found.factor_names == ("shift_x", "shift_y", "rotation")
+
+
+def test_without_rotation_it_is_translation():
+    three = translations_rotations(20, max_shift=3, max_degrees=0, generator=seeded())
+    shifted = digits._warp(None, torch.eye(2).expand(20, 2, 2), three.factors[:, :2], wrap=False)[0]
+    assert_close(three.images, shifted)

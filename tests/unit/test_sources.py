@@ -3,6 +3,7 @@
 import contextlib
 import gzip
 import io
+import math
 import subprocess
 import sys
 import tracemalloc
@@ -488,16 +489,19 @@ def test_compressed_arrays_have_a_limit(tmp_path, monkeypatch):
         load_data(str(tmp_path / "a.npz"))
 
 
-@pytest.mark.parametrize("name", ["translation", "rotation-scaling", "shear-stretch"])
-def test_synthetic_sets_know_their_truth(name):
+@pytest.mark.parametrize(
+    ("name", "n_factors"),
+    [("translation", 2), ("rotation-scaling", 2), ("shear-stretch", 2), ("translation-rotation", 3)],
+)
+def test_synthetic_sets_know_their_truth(name, n_factors):
     data = load_data(f"{name}:n=40,n_test=20,seed=3")
     again, other = load_data(name, n=40, n_test=20, seed=3), load_data(name, n=40, n_test=20, seed=4)
     assert data.train.equal(again.train)
     assert not data.train.equal(other.train)
     assert not data.train[:20].equal(data.test)
-    assert data.factors.shape == (40, 2)
-    assert data.test_factors.shape == (20, 2)
-    assert len(data.factor_names) == 2
+    assert data.factors.shape == (40, n_factors)
+    assert data.test_factors.shape == (20, n_factors)
+    assert len(data.factor_names) == n_factors
     assert data.labels[:12].tolist() == [*range(10), 0, 1]
     assert data.summary() == f"{name}: 40 images to learn from and 20 to test, 28 × 28 pixels; 0 blank skipped"
 
@@ -509,6 +513,9 @@ def test_parameters_reach_the_synthetic_sets():
     shears, log_stretches = load_data("shear-stretch:n=200,n_test=1,max_shear=0.1,max_stretch=0.7").factors.unbind(1)
     assert float(shears.abs().max()) <= 0.1
     assert float(log_stretches.exp().max()) <= 0.7 + 1e-6
+    three = load_data("translation-rotation:n=200,n_test=1,max_shift=1,max_degrees=10").factors
+    assert (three.abs().amax(dim=0) <= torch.tensor([1.0, 1.0, math.radians(10)])).all()
+    assert (three.abs().amax(dim=0) > torch.tensor([0.9, 0.9, math.radians(9)])).all()
 
 
 def test_shear_leans_to_the_right_and_stretch_widens():
@@ -542,8 +549,8 @@ def test_embedded_and_bundled_sets():
 
 def test_sources_are_listed(tmp_path):
     listed = {info.name: info for info in list_sources(tmp_path)}
-    names = ["translation", "rotation-scaling", "shear-stretch", "mnist", "mnist-mini", "fashion-mnist", "digits"]
-    assert list(listed) == names
+    made = ["translation", "rotation-scaling", "shear-stretch", "translation-rotation"]
+    assert list(listed) == [*made, "mnist", "mnist-mini", "fashion-mnist", "digits"]
     assert "liesparse data fetch mnist" in listed["mnist"].where
     assert listed["translation"].parameters["max_shift"] == 7
     for split in ("train", "t10k"):

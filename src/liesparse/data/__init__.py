@@ -6,6 +6,7 @@ from liesparse.data.digits import (
     rotations_scalings,
     shears_stretches,
     translations,
+    translations_rotations,
     unit_norm,
 )
 from liesparse.data.downloads import cache_folder, fetch
@@ -43,5 +44,6 @@ __all__ = [
     "rotations_scalings",
     "shears_stretches",
     "translations",
+    "translations_rotations",
     "unit_norm",
 ]

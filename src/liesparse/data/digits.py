@@ -87,6 +87,30 @@ def rotations_scalings(
     return TransformedImages(images, labels, torch.stack((angles, factors.log()), dim=1), ("rotation", "log_scale"))
 
 
+def translations_rotations(
+    n_images: int,
+    *,
+    max_shift: float = 3.0,
+    max_degrees: float = 25.0,
+    sources: Float[Tensor, "source height width"] | None = None,
+    generator: torch.Generator,
+) -> TransformedImages:
+    """Rotate digits about their centre, then shift them: three factors at once, not in the paper.
+
+    ``factors`` are the shifts to the right and down in pixels and the counter-clockwise angle in radians.
+    """
+    check_real("max_shift", max_shift, minimum=0)
+    check_real("max_degrees", max_degrees, minimum=0)
+    uniform = 2 * torch.rand(check_count("n_images", n_images), 3, generator=generator) - 1
+    shifts, angles = max_shift * uniform[:, :2], math.radians(max_degrees) * uniform[:, 2]
+    cos, sin = angles.cos(), angles.sin()
+    matrices = torch.stack((torch.stack((cos, -sin), dim=-1), torch.stack((sin, cos), dim=-1)), dim=-2)
+    images, labels = _warp(sources, matrices, shifts, wrap=False)
+    return TransformedImages(
+        images, labels, torch.cat((shifts, angles[:, None]), dim=1), ("shift_x", "shift_y", "rotation")
+    )
+
+
 def shears_stretches(
     n_images: int,
     *,

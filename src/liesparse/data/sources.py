@@ -19,7 +19,13 @@ from torch import Tensor
 
 from liesparse._checks import reject
 from liesparse.data.arrays import read_npy, read_npz
-from liesparse.data.digits import TransformedImages, rotations_scalings, shears_stretches, translations
+from liesparse.data.digits import (
+    TransformedImages,
+    rotations_scalings,
+    shears_stretches,
+    translations,
+    translations_rotations,
+)
 from liesparse.data.downloads import DOWNLOADS, fetch, find_file
 from liesparse.data.folders import load_shards, open_folder
 from liesparse.data.idx import looks_like_idx, read_idx
@@ -324,6 +330,15 @@ _NAMED: dict[str, _Named] = {
             "max_stretch": Parameter(real, 1.2, "widest"),
         },
         partial(_make, shears_stretches, {"stretches": "stretch"}),
+    ),
+    "translation-rotation": _Named(
+        "any number of 28 × 28",
+        {
+            **_MADE,
+            "max_shift": Parameter(real, 3.0, "pixels each way"),
+            "max_degrees": Parameter(real, 25.0, "each way"),
+        },
+        partial(_make, translations_rotations, {}),
     ),
     "mnist": _Named("60,000 + 10,000 of 28 × 28", COUNTS, _load_idx_set),
     "mnist-mini": _Named("2,000 of 28 × 28", COUNTS, _load_mini),

@@ -342,7 +342,7 @@ class LieSparseCoder(Motions):
 
     def _engine(self) -> Engine:
         model = self.model_
-        return make_engine("adaptive", model.frequencies, dtype=model.dtype, device=model.device)
+        return make_engine("auto", model.frequencies, dtype=model.dtype, device=model.device)
 
     def _codes(self, images: Images) -> Tensor:
         engine, learning = self._engine(), self._recipe().learning

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from liesparse import torus
 from liesparse._checks import check_frequencies
-from liesparse.posterior.base import Engine, Moments
+from liesparse.posterior.base import GridBased, Moments
 from liesparse.posterior.native import Refinement, make_kernel
 from liesparse.posterior.separable import (
     NEGLIGIBLE,
@@ -54,7 +54,7 @@ class _Need(NamedTuple):
     flank: Float[Tensor, " batch"]  # how much further a node may lie below mass at the near edge of its cell
 
 
-class AdaptiveEngine(Engine):
+class AdaptiveEngine(GridBased):
     """Quadrature as fine as each posterior needs, where its mass is.
 
     ``n_grid`` concerns only the methods that return values on a grid, such as ``density``.

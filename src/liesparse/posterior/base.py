@@ -18,7 +18,7 @@ from liesparse.posterior.native import Moments as Moments
 
 
 class Engine(ABC):
-    """Integrals over the torus for one set of frequencies, on ``n_grid`` points per axis.
+    """Integrals over the torus for one set of frequencies.
 
     An engine may keep the planes in an order of its own, with empty planes (all zeros) between
     them: :meth:`arrange` brings planes into it, :meth:`restore` back. Loops that ask for moments
@@ -28,13 +28,11 @@ class Engine(ABC):
     def __init__(
         self,
         frequencies: Int[Tensor, "irrep torus"],
-        n_grid: int,
         *,
         dtype: torch.dtype = torch.float32,
         device: torch.device | None = None,
     ) -> None:
         self.frequencies = check_frequencies(frequencies)
-        self.n_grid = check_count("n_grid", n_grid, 2)
         self.dtype = dtype
         self.device = frequencies.device if device is None else device
         self.kernel: Kernel | None = None  # compiled code that does the same, where there is any
@@ -56,16 +54,6 @@ class Engine(ABC):
         """Dimension of the pose (paper: n)."""
         return self.frequencies.shape[1]
 
-    @property
-    def log_cell(self) -> float:
-        """Log volume of one grid cell, the weight of a point in the quadrature."""
-        return self.torus_dim * math.log(2 * math.pi / self.n_grid)
-
-    @cached_property
-    def points(self) -> Float[Tensor, "point torus"]:
-        """All grid points in the order of the flattened :meth:`log_density`."""
-        return torus.grid_points(self.n_grid, self.torus_dim, dtype=self.dtype).to(self.device)
-
     def arrange(self, planes: Float[Tensor, "*batch irrep 2"]) -> Float[Tensor, "*batch cell 2"]:
         """Bring planes into the engine's own order."""
         return planes
@@ -78,10 +66,6 @@ class Engine(ABC):
     def arranged_moments(self, natural: Float[Tensor, "batch cell 2"]) -> Moments:
         """Return ln Z and R̄ for natural parameters in the engine's own order."""
 
-    @abstractmethod
-    def log_density(self, natural: Float[Tensor, "batch irrep 2"]) -> Float[Tensor, "batch point"]:
-        """Return η·T(s), the unnormalised log density, at every grid point."""
-
     def moments(self, natural: Float[Tensor, "batch irrep 2"]) -> Moments:
         """Return ln Z(η) and R̄ = E[R(s)] [Chau20, app. B and C]."""
         found = self.kernel.moments(natural) if self.kernel is not None else None
@@ -93,6 +77,43 @@ class Engine(ABC):
     def log_partition(self, natural: Float[Tensor, "batch irrep 2"]) -> Float[Tensor, " batch"]:
         """Return ln Z(η) = ln ∫ exp(η·T(s)) ds over [0, 2π)ⁿ [Chau20, app. B]."""
         return self.moments(natural).log_partition
+
+    @abstractmethod
+    def modes(self, natural: Float[Tensor, "batch irrep 2"], n_modes: int) -> Float[Tensor, "batch mode torus"]:
+        """Return the places of the highest local maxima as the engine sees them, best first."""
+
+    def mode(self, natural: Float[Tensor, "batch irrep 2"]) -> Float[Tensor, "batch torus"]:
+        """Return the best point that the engine has seen; :func:`liesparse.inference.map_poses` refines it."""
+        return self.modes(natural, 1)[:, 0]
+
+
+class GridBased(Engine):
+    """An engine with ``n_grid`` points per axis, on which densities can be read."""
+
+    def __init__(
+        self,
+        frequencies: Int[Tensor, "irrep torus"],
+        n_grid: int,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | None = None,
+    ) -> None:
+        super().__init__(frequencies, dtype=dtype, device=device)
+        self.n_grid = check_count("n_grid", n_grid, 2)
+
+    @property
+    def log_cell(self) -> float:
+        """Log volume of one grid cell, the weight of a point in the quadrature."""
+        return self.torus_dim * math.log(2 * math.pi / self.n_grid)
+
+    @cached_property
+    def points(self) -> Float[Tensor, "point torus"]:
+        """All grid points in the order of the flattened :meth:`log_density`."""
+        return torus.grid_points(self.n_grid, self.torus_dim, dtype=self.dtype).to(self.device)
+
+    @abstractmethod
+    def log_density(self, natural: Float[Tensor, "batch irrep 2"]) -> Float[Tensor, "batch point"]:
+        """Return η·T(s), the unnormalised log density, at every grid point."""
 
     def probabilities(self, natural: Float[Tensor, "batch irrep 2"]) -> Float[Tensor, "batch point"]:
         """Return the probability of each grid cell under P(s | I, α) [Chau20, app. B]."""

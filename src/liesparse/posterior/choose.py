@@ -12,9 +12,10 @@ from liesparse._checks import check_choice
 from liesparse.posterior.adaptive import AdaptiveEngine
 from liesparse.posterior.base import Engine
 from liesparse.posterior.grid import GridEngine
+from liesparse.posterior.sampling import MOST_AXES_BY_GRID, SamplingEngine
 
-EngineName = Literal["grid", "adaptive"]
-ENGINES: tuple[EngineName, ...] = ("grid", "adaptive")
+EngineName = Literal["auto", "grid", "adaptive", "sampling"]
+ENGINES: tuple[EngineName, ...] = ("auto", "grid", "adaptive", "sampling")
 
 
 def make_engine(
@@ -25,8 +26,15 @@ def make_engine(
     dtype: torch.dtype = torch.float32,
     device: torch.device | None = None,
 ) -> Engine:
-    """Make the engine ``name``; ``n_grid`` counts for the grid alone."""
+    """Make the engine ``name``; ``n_grid`` counts for the grid alone.
+
+    ``auto`` refines a grid for one and two transformations, and samples for more.
+    """
     check_choice("posterior", name, ENGINES)
+    if name == "auto":
+        name = "adaptive" if frequencies.shape[1] <= MOST_AXES_BY_GRID else "sampling"
+    if name == "sampling":
+        return SamplingEngine(frequencies, dtype=dtype, device=device)
     if name == "adaptive":
         return AdaptiveEngine(frequencies, dtype=dtype, device=device)
     return GridEngine(frequencies, n_grid, dtype=dtype, device=device)

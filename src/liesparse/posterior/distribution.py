@@ -17,15 +17,19 @@ from torch import Tensor
 from liesparse import torus
 from liesparse._checks import check_count, check_frequencies, check_real, describe, reject
 from liesparse.devices import to_cpu
+from liesparse.posterior.base import Moments
 from liesparse.posterior.grid import GridEngine
 from liesparse.posterior.peaks import refined_peaks, slope_and_bend
+from liesparse.posterior.sampling import MOST_AXES_BY_GRID, SamplingEngine
 
 POINTS_PER_WIDTH = 1.0  # the trapezoidal rule on a Gaussian is then right to 1e-8
 LEAST_POINTS, MOST_POINTS = 2**14, 2**22  # for one image; n = 2 gets up to 2048 per axis
+MOST_IN_A_CUBE = 2**18  # for n >= 3, beyond which draws take the place of the grid
 ENTRIES_AT_ONCE = 2**23
 SAME_PEAK = 1e-3  # radians
 N_PEAKS = 8  # grid peaks that are refined to find distinct ones
 METROPOLIS_STEPS = 8
+N_CLOUD = 1024  # draws around each mode, for n >= 3
 
 
 class Modes(NamedTuple):
@@ -38,8 +42,9 @@ class Modes(NamedTuple):
 class TorusPosterior:
     """P(s | I, α) for each image of a batch. Results are float64 tensors; angles lie in [-π, π].
 
-    Integrals are sums over a grid that is as fine as the sharpest posterior needs, up to 2²² points for an
-    image: with n = 2 that resolves a width of 0.003, with n >= 3 only broader posteriors.
+    Integrals are sums over a grid that is as fine as the sharpest posterior needs, up to 2²² points for an image: with
+    n = 2 that resolves a width of 0.003. With n >= 3, where that would take more than 2¹⁸ points, they are sums over
+    the draws of a :class:`liesparse.SamplingEngine`, right to about a hundredth.
 
     Parameters
     ----------
@@ -97,9 +102,7 @@ class TorusPosterior:
 
     def _peaks(self, n_peaks: int) -> tuple[Float[Tensor, "batch peak torus"], Float[Tensor, "batch peak"]]:
         """Refine the peaks of the fine grid; one that did not arrive at a maximum gets -inf."""
-        engine = self._engine()
-        step = max(1, ENTRIES_AT_ONCE // engine.n_grid**self.torus_dim)
-        found = [refined_peaks(natural, engine, n_peaks, n_steps=20) for natural in self.natural.split(step)]
+        found = [refined_peaks(part, self._engine, n_peaks, n_steps=20) for part in self.natural.split(self._at_once)]
         poses, values = (torch.cat(part) for part in zip(*found, strict=True))
         repeated = self.natural.repeat_interleave(poses.shape[1], dim=0)
         slope, bend = slope_and_bend(repeated, self.frequencies, poses.flatten(0, 1))
@@ -130,7 +133,7 @@ class TorusPosterior:
         """The covariance of the deviations from the circular mean, each brought into [-π, π]."""
         found = []
         for rows, weights, points in self._weighed():
-            apart = torus.wrap(points - self.mean[rows][:, None])
+            apart = torus.wrap(points - self.mean[rows, None])
             found.append(torch.einsum("bp,bpi,bpj->bij", weights, apart, apart))
         return torch.cat(found)
 
@@ -166,41 +169,72 @@ class TorusPosterior:
         """Return the density of one coordinate at ``n_grid`` angles from -π, the others integrated out."""
         if not 0 <= axis < self.torus_dim:
             reject("axis", f"0 <= axis < torus_dim = {self.torus_dim}", str(axis), "Axes count from 0.")
-        n_fine = n_grid * max(1, math.ceil(self._n_grid / check_count("n_grid", n_grid, 2)))
+        check_count("n_grid", n_grid, 2)
+        if isinstance(self._engine, SamplingEngine):
+            return self._smooth_marginal(axis, n_grid)
+        n_fine = n_grid * max(1, math.ceil(self._n_grid / n_grid))
         engine = GridEngine(self.frequencies, n_fine, dtype=torch.float64)
         rows = [engine.marginal(natural[None], axis) for natural in self._seen_from_minus_pi]
         return torch.cat(rows)[:, :: n_fine // n_grid]
 
+    def _smooth_marginal(self, axis: int, n_grid: int) -> Float[Tensor, "batch point"]:
+        """Blur the draws with a von Mises density one grid step wide."""
+        concentration = (n_grid / (2 * math.pi)) ** 2
+        scale = 2 * math.pi * torch.special.i0e(torch.tensor(concentration, dtype=torch.float64))
+        found = []
+        for _, weights, points in self._weighed():
+            apart = self.axis(n_grid)[:, None] - points[:, None, :, axis]
+            found.append(((concentration * (apart.cos() - 1)).exp() @ weights[..., None])[..., 0] / scale)
+        return torch.cat(found)
+
     def sample(self, k: int, *, generator: torch.Generator | None = None) -> Float[Tensor, "batch k torus"]:
         """Draw ``k`` poses from each posterior.
 
-        A cell of the fine grid is drawn, then a place in it; a few Metropolis steps with such proposals
-        take away what the flat cells get wrong.
+        A point of the grid or of the draws is chosen; a few Metropolis steps take away what is coarse about that.
         """
         generator = generator if generator is not None else torch.default_generator
-        n_proposals = check_count("k", k) * (1 + METROPOLIS_STEPS)
-        drawn = []
-        for rows, weights, points in self._weighed():
-            cells = torch.multinomial(weights, n_proposals, replacement=True, generator=generator)
-            spread = torch.rand((*cells.shape, self.torus_dim), generator=generator, dtype=points.dtype) - 0.5
-            proposals = points[cells] + spread * (2 * math.pi / self._n_grid)
-            gains = self[rows].log_prob(proposals) - weights.take_along_dim(cells, dim=1).log()
-            luck = torch.rand(gains.shape, generator=generator, dtype=gains.dtype).log()
-            poses, gain = proposals[:, :k], gains[:, :k]
-            for first in range(k, n_proposals, k):
-                others, their_gain = proposals[:, first : first + k], gains[:, first : first + k]
-                take = luck[:, first : first + k] < their_gain - gain
-                poses, gain = torch.where(take[..., None], others, poses), torch.where(take, their_gain, gain)
-            drawn.append(poses)
+        check_count("k", k)
+        draw = self._walk if isinstance(self._engine, SamplingEngine) else self._draw_cells
+        drawn = [draw(rows, weights, points, k, generator) for rows, weights, points in self._weighed()]
         return torus.wrap(torch.cat(drawn))
+
+    def _draw_cells(self, rows: slice, weights: Tensor, points: Tensor, k: int, generator: torch.Generator) -> Tensor:
+        """Draw cells of the grid and places in them; such proposals also make the Metropolis steps."""
+        n_proposals = k * (1 + METROPOLIS_STEPS)
+        cells = torch.multinomial(weights, n_proposals, replacement=True, generator=generator)
+        spread = torch.rand((*cells.shape, self.torus_dim), generator=generator, dtype=points.dtype) - 0.5
+        proposals = points[0][cells] + spread * (2 * math.pi / self._n_grid)
+        gains = self[rows].log_prob(proposals) - weights.take_along_dim(cells, dim=1).log()
+        luck = torch.rand(gains.shape, generator=generator, dtype=gains.dtype).log()
+        poses, gain = proposals[:, :k], gains[:, :k]
+        for first in range(k, n_proposals, k):
+            others, their_gain = proposals[:, first : first + k], gains[:, first : first + k]
+            take = luck[:, first : first + k] < their_gain - gain
+            poses, gain = torch.where(take[..., None], others, poses), torch.where(take, their_gain, gain)
+        return poses
+
+    def _walk(self, rows: slice, weights: Tensor, points: Tensor, k: int, generator: torch.Generator) -> Tensor:
+        """Choose among the weighted draws, then walk by Metropolis steps as wide as the highest mode."""
+        assert isinstance(self._engine, SamplingEngine)
+        chosen = torch.multinomial(weights, k, replacement=True, generator=generator)
+        poses = points.take_along_dim(chosen[..., None], dim=1)
+        roots = self._engine.climb(self.natural[rows]).roots[:, :1].mT
+        values = self[rows].log_prob(poses)
+        for _ in range(METROPOLIS_STEPS):
+            noise = torch.randn(poses.shape, generator=generator, dtype=poses.dtype)[..., None]
+            others = poses + torch.linalg.solve_triangular(roots, noise, upper=True)[..., 0]
+            their_values = self[rows].log_prob(others)
+            take = torch.rand(values.shape, generator=generator, dtype=values.dtype).log() < their_values - values
+            poses, values = torch.where(take[..., None], others, poses), torch.where(take, their_values, values)
+        return poses
 
     def credible_mass(self, radius: float) -> Float[Tensor, " batch"]:
         """Return the probability that the pose lies within ``radius`` (radians, along the torus) of the mode."""
         check_real("radius", radius, above=0)
-        cell = 2 * math.pi / self._n_grid
+        cell = 1e-9 if isinstance(self._engine, SamplingEngine) else 2 * math.pi / self._n_grid
         found = []
         for rows, weights, points in self._weighed():
-            away = torus.wrap(points - self.mode[rows][:, None]).norm(dim=-1)
+            away = torus.wrap(points - self.mode[rows, None]).norm(dim=-1)
             inside = ((radius - away) / cell + 0.5).clamp(0, 1)  # the share of a cell at the edge
             found.append((weights * inside).sum(dim=1))
         return torch.cat(found)
@@ -212,38 +246,71 @@ class TorusPosterior:
         return torus.rotate(self.natural, turn.expand(len(self), -1))
 
     @cached_property
-    def _n_grid(self) -> int:
+    def _wanted(self) -> int:
+        """How many points per axis the sharpest posterior needs."""
         omega = self.frequencies.double()
         sizes = self.natural.norm(dim=-1)
         bend = torch.einsum("bl,li,lj->bij", sizes, omega, omega)  # no second derivative is larger
         sharpest = math.sqrt(float(torch.linalg.eigvalsh(bend).max())) if len(self) else 0.0
-        wanted = math.ceil(2 * math.pi * sharpest * POINTS_PER_WIDTH)
-        least, most = (int(points ** (1 / self.torus_dim) + 1e-9) for points in (LEAST_POINTS, MOST_POINTS))
-        return max(least, 2 * int(self.frequencies.abs().max()) + 1, min(wanted, most))
+        return math.ceil(2 * math.pi * sharpest * POINTS_PER_WIDTH)
 
-    def _engine(self) -> GridEngine:
+    @cached_property
+    def _n_grid(self) -> int:
+        least, most = (int(points ** (1 / self.torus_dim) + 1e-9) for points in (LEAST_POINTS, MOST_POINTS))
+        return max(least, 2 * int(self.frequencies.abs().max()) + 1, min(self._wanted, most))
+
+    @cached_property
+    def _engine(self) -> GridEngine | SamplingEngine:
+        if self.torus_dim > MOST_AXES_BY_GRID and self._wanted**self.torus_dim > MOST_IN_A_CUBE:
+            return SamplingEngine(self.frequencies, n_cloud=N_CLOUD, dtype=torch.float64)
         return GridEngine(self.frequencies, self._n_grid, dtype=torch.float64)
 
+    @cached_property
+    def _at_once(self) -> int:
+        """How many images are looked at together."""
+        sampled = isinstance(self._engine, SamplingEngine)
+        entries = 4 * N_CLOUD * len(self.frequencies) if sampled else self._n_grid**self.torus_dim
+        return max(1, ENTRIES_AT_ONCE // entries)
+
     def _weighed(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """Yield the probabilities of the fine grid's cells, some images at a time."""
-        engine = self._engine()
-        points = engine.points
-        step = max(1, ENTRIES_AT_ONCE // len(points))
-        for first in range(0, len(self), step):
-            rows = slice(first, first + step)
-            yield rows, engine.probabilities(self.natural[rows]), points
+        """Yield the probabilities of points, some images at a time: (rows, (batch, point), (batch or 1, point, n))."""
+        engine = self._engine
+        for first in range(0, len(self), self._at_once):
+            rows = slice(first, first + self._at_once)
+            if isinstance(engine, SamplingEngine):
+                draws = engine.draws(self.natural[rows])
+                yield rows, torch.softmax(draws.log_weights, dim=1), draws.poses
+            else:
+                yield rows, engine.probabilities(self.natural[rows]), engine.points[None]
 
     @cached_property
     def _integrals(self) -> tuple[Tensor, Tensor]:
         """Ln Z, and η·E[T(s)]."""
-        engine = self._engine()
-        step = max(1, ENTRIES_AT_ONCE // engine.n_grid**self.torus_dim)
-        found = [engine.moments(natural) for natural in self.natural.split(step)]
+        if isinstance(self._engine, SamplingEngine):
+            moments = self._sampled
+            return moments.log_partition, (self.natural * moments.rotation[:, : -self.torus_dim]).sum(dim=(1, 2))
+        found = [self._engine.moments(natural) for natural in self.natural.split(self._at_once)]
         rotation = torch.cat([moments.rotation for moments in found])
         return torch.cat([moments.log_partition for moments in found]), (self.natural * rotation).sum(dim=(1, 2))
 
     @cached_property
+    def _sampled(self) -> Moments:
+        """The moments by importance sampling, with E[exp(is_j)] behind them: unit vectors with η = 0 join the ω."""
+        units = torch.eye(self.torus_dim, dtype=torch.int64)
+        engine = SamplingEngine(torch.cat((self.frequencies, units)), n_cloud=N_CLOUD)
+        padded = torch.nn.functional.pad(self.natural, (0, 0, 0, self.torus_dim)).float()
+        log_partition, rotation = engine.moments(padded)
+        return Moments(log_partition.double(), rotation.double())
+
+    @cached_property
     def _resultant(self) -> tuple[Tensor, Tensor]:
         """E[cos s] and E[sin s]."""
-        sums = [(weights @ points.cos(), weights @ points.sin()) for _, weights, points in self._weighed()]
-        return torch.cat([cos for cos, _ in sums]), torch.cat([sin for _, sin in sums])
+        if isinstance(self._engine, SamplingEngine):
+            cos, sin = self._sampled.rotation[:, -self.torus_dim :].unbind(-1)
+            return cos, sin
+        sums = []
+        for _, weights, points in self._weighed():
+            features = torus.features(points).expand(len(weights), -1, -1, -1)
+            sums.append(torch.einsum("bp,bpic->bic", weights, features))
+        cos, sin = torch.cat(sums).unbind(-1)
+        return cos, sin

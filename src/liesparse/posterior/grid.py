@@ -7,12 +7,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from liesparse import torus
-from liesparse.posterior.base import Engine, Moments
+from liesparse.posterior.base import GridBased, Moments
 from liesparse.posterior.native import make_kernel
 from liesparse.posterior.separable import FrequencyBox, SeparableSum, normalize_
 
 
-class GridEngine(Engine):
+class GridEngine(GridBased):
     """Separable quadrature on N points per axis; same numbers as the dense one."""
 
     def __init__(

@@ -29,7 +29,7 @@ from liesparse import torus
 from liesparse._checks import reject
 from liesparse.devices import is_cpu
 
-SOURCES = ("grid.c", "adaptive.c", "codes.c")
+SOURCES = ("grid.c", "adaptive.c", "codes.c")  # each includes the one before; the last is compiled
 LANE = 16  # floats per vector, as in grid.c
 # Points per axis, a half of them and one more just filling whole vectors.
 LEVELS = (30, 38, 46, 54, 62, 70, 78, 94, 110, 126, 142, 158, 190, 222, 254, 318, 382, 446, 510, 638, 766, 1022)
@@ -226,12 +226,12 @@ def make_kernel(
 
 
 @cache
-def load_library() -> ctypes.CDLL | None:
-    """Return the compiled library, built on first use and kept in the user's cache; None if that fails."""
+def load_library(names: tuple[str, ...] = SOURCES) -> ctypes.CDLL | None:
+    """Return a compiled library, built on first use and kept in the user's cache; None if that fails."""
     if os.environ.get("LIESPARSE_NATIVE") == "0":
         return None
     compiler = shutil.which("gcc") or shutil.which("cc")
-    sources = {name: resources.files(__package__).joinpath(name).read_text() for name in SOURCES}
+    sources = {name: resources.files(__package__).joinpath(name).read_text() for name in names}
     key = hashlib.sha256("\0".join((*sources.values(), *FLAGS, str(compiler), _processor())).encode()).hexdigest()[:16]
     try:
         path = _cache_folder() / f"kernel-{key}.so"
@@ -273,6 +273,6 @@ def _build(compiler: str, sources: dict[str, str], path: Path) -> None:
         for name, source in sources.items():
             (Path(folder) / name).write_text(source)
         library = Path(folder) / "kernel.so"
-        command = [compiler, *FLAGS, str(Path(folder) / SOURCES[-1]), "-o", str(library), "-lm"]
+        command = [compiler, *FLAGS, str(Path(folder) / list(sources)[-1]), "-o", str(library), "-lm"]
         subprocess.run(command, check=True, capture_output=True, timeout=120)
         os.replace(library, path)

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from liesparse._checks import check_images
 from liesparse.model import Parameters, compose
-from liesparse.posterior.base import Engine
+from liesparse.posterior.base import Engine, GridBased
+from liesparse.posterior.distribution import TorusPosterior
 
 
 def natural_parameters(
@@ -58,10 +59,12 @@ def log_likelihood(
 def draw_poses(
     natural: Float[Tensor, "batch irrep 2"], engine: Engine, *, generator: torch.Generator
 ) -> Float[Tensor, "batch torus"]:
-    """Draw one pose for each row of ``natural`` from the engine's grid, spread evenly over the drawn cell.
+    """Draw one pose for each row of ``natural``; from the engine's grid, if any, spread evenly over the drawn cell.
 
     With the prior's own natural parameters this samples the prior [Chau20, app. B].
     """
+    if not isinstance(engine, GridBased):
+        return TorusPosterior(natural, engine.frequencies).sample(1, generator=generator)[:, 0].to(natural)
     weights = engine.probabilities(natural).to(generator.device)
     cells = torch.multinomial(weights, 1, generator=generator).flatten()
     poses = engine.points[cells.to(engine.device)].to(natural)

@@ -7,10 +7,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from liesparse import torus
-from liesparse.posterior.base import Engine, Moments
+from liesparse.posterior.base import GridBased, Moments
 
 
-class ReferenceEngine(Engine):
+class ReferenceEngine(GridBased):
     """One sum over all N^n grid points for every integral [Chau20, sec. 3.2]."""
 
     def log_density(self, natural: Float[Tensor, "batch irrep 2"]) -> Float[Tensor, "batch point"]:

@@ -25,7 +25,7 @@ RECIPES = ("best", "paper")
 class EvaluationSettings:
     """How held-out images are reconstructed: the engine, its grid, and whether the best pose is refined."""
 
-    posterior: EngineName = "adaptive"
+    posterior: EngineName = "auto"
     n_grid: int = 100
     refine: bool = True
 

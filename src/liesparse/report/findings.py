@@ -130,7 +130,7 @@ def posterior_of(model: Parameters, images: Tensor, codes: Tensor) -> TorusPoste
 
 
 def _our_numbers(model: Parameters, images: Tensor, codes: Tensor, mean_snr: float) -> Numbers:
-    engine = make_engine("adaptive", model.frequencies, dtype=model.dtype, device=model.device)
+    engine = make_engine("auto", model.frequencies, dtype=model.dtype, device=model.device)
     pairs = zip(images.split(BATCH), codes.split(BATCH), strict=True)
     likelihoods = torch.cat([log_likelihood(model, rows, theirs, engine) for rows, theirs in pairs])
     few = slice(MOST_WIDTHS.get(model.torus_dim, 20))

@@ -70,7 +70,7 @@ def open_world(folder: Path | None = None, *, data_dir: Path | None = None) -> W
     spec = str(run.settings.get("data", ""))
     title = _title(folder, spec) if folder is not None else "Ten digits that move"
     model = run.coder.model_
-    engine = make_engine("adaptive", model.frequencies, dtype=model.dtype)
+    engine = make_engine("auto", model.frequencies, dtype=model.dtype)
     return World(title, run.coder, run.baseline, engine, _examples(run, spec, data_dir))
 
 

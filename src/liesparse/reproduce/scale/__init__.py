@@ -9,10 +9,14 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from liesparse._checks import check_choice
+from liesparse.reproduce.scale.engines import measure_engines
 from liesparse.reproduce.scale.images import measure_images
+from liesparse.reproduce.scale.streaming import measure_streaming
 
 PARTS: dict[str, Callable[[], dict[str, Any]]] = {
     "images": measure_images,
+    "engines": measure_engines,
+    "streaming": measure_streaming,
 }
 
 
