@@ -159,6 +159,21 @@ def test_repeated_and_missing_frequencies_count():
     assert_close(found.log_partition.double(), log_partition, atol=0.02, rtol=0)
 
 
+@pytest.mark.parametrize("dtype", [F64, torch.float32])
+def test_a_ridge_all_around_the_torus_is_not_counted_twice(dtype):
+    """A von Mises density along one axis, flat along the others: the cloud reaches around the torus and beyond."""
+    frequencies, concentration = half_lattice(3, 10), torch.tensor(20.0, dtype=F64)
+    natural = torch.zeros(1, 10, 2, dtype=dtype)
+    natural[0, 0, 0] = concentration  # ω = (1, 0, 0)
+    found = SamplingEngine(frequencies, dtype=dtype).moments(natural)
+    log_bessel = concentration + torch.special.i0e(concentration).log()
+    assert_close(found.log_partition[0].double(), log_bessel + 3 * math.log(2 * math.pi), atol=0.02, rtol=0)
+    ratio = torch.special.i1e(concentration) / torch.special.i0e(concentration)
+    assert_close(found.rotation[0, 0].double(), torch.stack((ratio, 0 * ratio)), atol=0.01, rtol=0)
+    around = found.rotation[0, frequencies[:, 1:].any(dim=1)]
+    assert float(around.abs().max()) < 0.03
+
+
 def test_modes_are_found_without_a_grid():
     frequencies, natural = own_naturals(4, 128, 20)
     rng = torch.Generator().manual_seed(0)

@@ -308,9 +308,5 @@ class TorusPosterior:
         if isinstance(self._engine, SamplingEngine):
             cos, sin = self._sampled.rotation[:, -self.torus_dim :].unbind(-1)
             return cos, sin
-        sums = []
-        for _, weights, points in self._weighed():
-            features = torus.features(points).expand(len(weights), -1, -1, -1)
-            sums.append(torch.einsum("bp,bpic->bic", weights, features))
-        cos, sin = torch.cat(sums).unbind(-1)
-        return cos, sin
+        sums = [(weights @ points[0].cos(), weights @ points[0].sin()) for _, weights, points in self._weighed()]
+        return torch.cat([cos for cos, _ in sums]), torch.cat([sin for _, sin in sums])

@@ -25,13 +25,13 @@ from liesparse.reproduce.bench import Problem, Shape, make_problem
 from liesparse.starts import random_start
 
 BATCH, N_IRREPS, NOISE = 100, 128, 0.3  # noise of an image over its norm
-SHARPNESS = {
+SHARPNESS = {  # factors on η̂; 1 is the paper's σ
     "sharp": 10.0,
     "middle": 1.0,
     "tenth": 0.1,
     "twentieth": 0.05,
     "flat": 0.01,
-}  # factor on η̂; 1 is the paper's σ
+}
 SMALL = 40  # planes of the small lattice for brute force on the 3-torus
 N_BRUTE = {  # points per axis that resolve such posteriors; the sharp ones on the 4-torus would need too many
     3: {"sharp": 200, "middle": 100, "tenth": 60, "twentieth": 60, "flat": 60},
