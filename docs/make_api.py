@@ -35,6 +35,7 @@ PAGES = {
         "learning.Progress",
         "runs.train",
         "runs.Keeping",
+        "parallel.join",
         "recipes.load_recipe",
         "metrics.evaluate",
         "metrics.examine",
@@ -48,6 +49,8 @@ PAGES = {
         "data.translations",
         "data.rotations_scalings",
         "data.load_mnist",
+        "data.load_data",
+        "data.open_shards",
     ],
 }
 SECTION = re.compile(r"^(\w[\w ]*)\n-{3,}$", re.MULTILINE)

@@ -108,11 +108,11 @@ class Ranks(Group):
 
     def broadcast(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return what the first process has, sent as one message of doubles, which hold all other types exactly."""
-        message = torch.cat([tensor.flatten().double() for tensor in tensors])
+        message = torch.cat([tensor.flatten().double().cpu() for tensor in tensors])
         with _listening():
             dist.broadcast(message, src=0)
         parts = message.split([tensor.numel() for tensor in tensors])
-        return [part.view_as(tensor).to(tensor.dtype) for part, tensor in zip(parts, tensors, strict=True)]
+        return [part.view_as(tensor).to(tensor) for part, tensor in zip(parts, tensors, strict=True)]
 
     def speaks_first(self) -> bool:
         """Tell whether no other process has spoken; torchrun counts, and outlives us all."""
