@@ -85,8 +85,7 @@ def test_processes_learn_what_one_learns(alone, shards, tmp_path, n_processes):
 def test_a_dead_process_ends_the_job_and_another_number_goes_on(alone, shards, tmp_path):
     code, _, errors = finish(launch(2, SCRIPT, tmp_path, shards, 52, "stream"))
     assert code != 0
-    assert errors.count("Another process of this training is gone, so it stopped.") == 1, errors
-    assert errors.count("with --resume goes on from it, with any number of processes") == 1
+    assert errors.count("so it stopped. The last checkpoint is whole: the same command with --resume") == 1, errors
     saved = [load_checkpoint(path).state.step for path in list_checkpoints(tmp_path / "stream")]
     assert saved == [40, 45]  # three epochs of 15 steps
     code, _, errors = finish(launch(3, SCRIPT, tmp_path, shards, 0, "stream"))
@@ -101,7 +100,7 @@ def train(*arguments):
 def test_the_command_line_in_two_processes(shards, tmp_path):
     out = tmp_path / "run"
     options = (f"{shards}:stream=yes", "--out", out, "--components", 3, "--irreps", 3, "--torus-dim", 1)
-    options = (*options, "--epochs", 20, "--set", "learning.batch_size=20", "--set", "learning.n_code_steps=5")
+    options = (*options, "--epochs", 12, "--set", "learning.batch_size=20", "--set", "learning.n_code_steps=5")
     process = launch(2, *train(*options))
     while process.poll() is None and not list_checkpoints(out / "checkpoints"):
         time.sleep(0.02)
@@ -112,7 +111,7 @@ def test_the_command_line_in_two_processes(shards, tmp_path):
     assert words.count("3 shards, streamed (0 MiB); 2 processes") == 1
     assert words.count("Stopped after step ") == 1
     step = int(words.split("Stopped after step ")[1].split()[0])
-    assert load_checkpoint(list_checkpoints(out / "checkpoints")[-1]).state.step == step < 200
+    assert load_checkpoint(list_checkpoints(out / "checkpoints")[-1]).state.step == step < 120
     assert files(out) == [f"checkpoints/{path.name}" for path in list_checkpoints(out / "checkpoints")]
 
     code, words, errors = finish(launch(1, *train(*options, "--resume")))
