@@ -36,6 +36,7 @@ PAGES = {
         "learning.Progress",
         "runs.train",
         "runs.Keeping",
+        "parallel.join",
         "recipes.load_recipe",
         "metrics.evaluate",
         "metrics.examine",
@@ -50,6 +51,8 @@ PAGES = {
         "data.rotations_scalings",
         "data.translations_rotations",
         "data.load_mnist",
+        "data.load_data",
+        "data.open_shards",
     ],
 }
 SECTION = re.compile(r"^(\w[\w ]*)\n-{3,}$", re.MULTILINE)

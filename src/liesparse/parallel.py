@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -79,6 +79,7 @@ class Ranks(Group):
         self.rank, self.size = rank, size
         self._store = store
         self._asked = False
+        self._lost = False
 
     def ask_to_stop(self) -> None:
         """Let every process stop after its next step."""
@@ -110,7 +111,7 @@ class Ranks(Group):
     def broadcast(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Return what the first process has, sent as one message of doubles, which hold all other types exactly."""
         message = torch.cat([tensor.flatten().to(tensors[0].device, torch.float64) for tensor in tensors])
-        with _listening():
+        with self._listening():
             dist.broadcast(message, src=0)
         parts = message.split([tensor.numel() for tensor in tensors])
         return [part.view_as(tensor).to(tensor) for part, tensor in zip(parts, tensors, strict=True)]
@@ -123,19 +124,25 @@ class Ranks(Group):
             return True
 
     def _sum(self, message: Tensor) -> Tensor:
-        with _listening():
+        with self._listening():
             dist.all_reduce(message)
         return message
 
+    @contextmanager
+    def _listening(self) -> Iterator[None]:
+        try:
+            yield
+        except LostError:
+            raise
+        except RuntimeError as error:  # torch.distributed has no other for a peer that hung up or fell silent
+            self._lost = True
+            raise LostError from error
 
-@contextmanager
-def _listening() -> Iterator[None]:
-    try:
-        yield
-    except LostError:
-        raise
-    except RuntimeError as error:  # torch.distributed has no other for a peer that hung up or fell silent
-        raise LostError from error
+    def end(self, _number: int, _frame: FrameType | None) -> None:
+        """Say why on SIGTERM, which alone would end a process without a word; once is enough."""
+        if not self._lost:
+            self._lost = True
+            raise LostError("torchrun ended this process, because another is gone or because it was told to")
 
 
 _joined: Group | None = None
@@ -164,16 +171,11 @@ def join() -> Iterator[Group]:
     except (RuntimeError, ValueError) as error:
         first = str(error).splitlines()[0]
         reject("processes", "a group that torchrun made", first, "Start it with torchrun, or without WORLD_SIZE set.")
-    before = signal.signal(signal.SIGTERM, _end)
-    _joined = Ranks(store, rank, size)
+    _joined = group = Ranks(store, rank, size)
+    before = signal.signal(signal.SIGTERM, group.end)
     try:
-        yield _joined
+        yield group
     finally:
         _joined = None
         signal.signal(signal.SIGTERM, before)
         dist.destroy_process_group()
-
-
-def _end(_number: int, _frame: FrameType | None) -> NoReturn:
-    """Say why, where SIGTERM alone would end a process without a word."""
-    raise LostError("torchrun ended this process, because another is gone or because it was told to")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from liesparse import random_start, save_model, start_from_data
+from liesparse import Parameters, random_start, save_model, start_from_data
 from liesparse.data import Streamed, open_shards
 from liesparse.learning import Progress, Settings
 from liesparse.parallel import Group, LostError, join
@@ -47,23 +47,26 @@ def images() -> torch.Tensor:
     return torch.nn.functional.normalize(rows + 0.02 * torch.randn(rows.shape, generator=rng).double(), dim=1)
 
 
-def learn(group: Group, method: str, out: Path, shards: str, deadly: int) -> None:
+def make_start(data: torch.Tensor) -> Parameters:
     rng = torch.Generator().manual_seed(4)
-    data = images()
     start = random_start(
         24, n_components=4, n_irreps=3, torus_dim=1, noise_std=0.4, sparsity=0.3, generator=rng, dtype=data.dtype
     )
-    start = start_from_data(start, data, generator=rng)
+    return start_from_data(start, data, generator=rng)
+
+
+def learn(group: Group, method: str, out: Path, shards: str, deadly: int) -> None:
+    data = images()
 
     def die(progress: Progress, _history: object) -> None:
         if progress.step == deadly and group.rank == group.size - 1:
             os.kill(os.getpid(), signal.SIGKILL)
 
     trained = train(
-        start,
+        make_start(data),
         Streamed(open_shards(shards), BATCH, dtype=torch.float64) if method == "stream" else data,
         METHODS[method],
-        generator=rng,
+        generator=torch.Generator().manual_seed(5),
         glance=data[:20],
         keeping=Keeping(out / method, every=20),
         callback=die,

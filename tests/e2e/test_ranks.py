@@ -5,14 +5,16 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from e2e.ranks import METHODS, images
+from e2e.ranks import METHODS, images, make_start
 from liesparse.checkpoint import list_checkpoints, load_checkpoint, load_model
+from liesparse.learning import learn
 
 SCRIPT = Path(__file__).with_name("ranks.py")
 LAUNCH = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
@@ -83,8 +85,7 @@ def test_processes_learn_what_one_learns(alone, shards, tmp_path, n_processes):
 def test_a_dead_process_ends_the_job_and_another_number_goes_on(alone, shards, tmp_path):
     code, _, errors = finish(launch(2, SCRIPT, tmp_path, shards, 52, "stream"))
     assert code != 0
-    assert errors.count("Another process of this training is gone, so it stopped.") == 1, errors
-    assert errors.count("with --resume goes on from it, with any number of processes") == 1
+    assert errors.count("so it stopped. The last checkpoint is whole: the same command with --resume") == 1, errors
     saved = [load_checkpoint(path).state.step for path in list_checkpoints(tmp_path / "stream")]
     assert saved == [40, 45]  # three epochs of 15 steps
     code, _, errors = finish(launch(3, SCRIPT, tmp_path, shards, 0, "stream"))
@@ -99,7 +100,7 @@ def train(*arguments):
 def test_the_command_line_in_two_processes(shards, tmp_path):
     out = tmp_path / "run"
     options = (f"{shards}:stream=yes", "--out", out, "--components", 3, "--irreps", 3, "--torus-dim", 1)
-    options = (*options, "--epochs", 20, "--set", "learning.batch_size=20", "--set", "learning.n_code_steps=5")
+    options = (*options, "--epochs", 12, "--set", "learning.batch_size=20", "--set", "learning.n_code_steps=5")
     process = launch(2, *train(*options))
     while process.poll() is None and not list_checkpoints(out / "checkpoints"):
         time.sleep(0.02)
@@ -110,7 +111,7 @@ def test_the_command_line_in_two_processes(shards, tmp_path):
     assert words.count("3 shards, streamed (0 MiB); 2 processes") == 1
     assert words.count("Stopped after step ") == 1
     step = int(words.split("Stopped after step ")[1].split()[0])
-    assert load_checkpoint(list_checkpoints(out / "checkpoints")[-1]).state.step == step < 200
+    assert load_checkpoint(list_checkpoints(out / "checkpoints")[-1]).state.step == step < 120
     assert files(out) == [f"checkpoints/{path.name}" for path in list_checkpoints(out / "checkpoints")]
 
     code, words, errors = finish(launch(1, *train(*options, "--resume")))
@@ -127,7 +128,8 @@ def test_an_error_is_told_once(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_the_runs_above_reseed_and_end_apart_without_it():
-    assert all(settings.reseed_overlap < 1 for settings in METHODS.values())
-    assert METHODS["em"].single_shape_epochs > 0
-    assert torch.get_default_dtype() == torch.float32  # the runs choose float64 themselves
+def test_shapes_are_reseeded_in_these_runs():
+    data, settings = images(), replace(METHODS["gradient"], n_epochs=2)
+    without = replace(settings, reseed_overlap=1.0)
+    found, other = (learn(make_start(data), data, s, generator=torch.Generator()) for s in (settings, without))
+    assert float((found.dictionary - other.dictionary).abs().max()) > 0.1

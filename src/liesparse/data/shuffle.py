@@ -30,7 +30,7 @@ from liesparse.parallel import ALONE, Group
 LANES = 64  # as many processes at most
 WINDOW = 128  # images of a lane that are shuffled with each other
 ROUND = LANES * WINDOW  # images in the buffer of all processes together
-_MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD of malloc.h
+_MMAP_THRESHOLD, _DEATH_SIGNAL = -3, 1  # M_MMAP_THRESHOLD of malloc.h, PR_SET_PDEATHSIG of sys/prctl.h
 
 
 class Rounds(Dataset[Tensor | str]):
@@ -127,9 +127,12 @@ def _set_up_worker(_worker: int) -> None:
     """Leave stopping, and the connections to other processes, to the process that has this worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallopt"):
-        # Large arrays go back to the system at once: in the heap each would leave a hole behind, and it would grow.
-        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, 2**20)
+    if sys.platform == "linux":
+        system = ctypes.CDLL(None)
+        system.prctl(_DEATH_SIGNAL, signal.SIGKILL)  # whatever ends that process ends this one
+        if hasattr(system, "mallopt"):
+            # Large arrays go back to the system at once: in the heap each would leave a hole, and it would grow.
+            system.mallopt(_MMAP_THRESHOLD, 2**20)
     # Inherited ones would stay open when their owner dies, and the others would wait for it.
     for number in range(3, 1024):
         try:
