@@ -90,7 +90,7 @@ def test_the_command_prints_tables_and_writes_json(tmp_path, monkeypatch, capsys
 
 
 def test_an_unknown_part_is_refused():
-    with pytest.raises(ValueError, match="part: expected 'images', 'engines' or 'streaming'"):
+    with pytest.raises(ValueError, match="part: expected 'images' or 'engines' or 'streaming'"):
         run_scale(["engine"])
     command = [sys.executable, "-m", "liesparse", "bench", "scale", "--part", "engine"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
