@@ -34,7 +34,7 @@ LOW, HIGH = 3.0, 8.0  # nats of the highest mode above the mean at which clouds 
 MOST_AXES = 6
 MOST_AXES_BY_GRID = 2  # from three axes on this is the engine of choice; docs/engines.md has the figures
 ENTRIES_AT_ONCE = 1 << 23
-SOURCES = ("grid.c", "sampling.c")
+SOURCES = ("grid.c", "hills.c", "sampling.c")
 
 
 class Draws(NamedTuple):
@@ -120,6 +120,8 @@ class SamplingEngine(Engine):
         rise = hills.values[:, 0] - self._mean(natural)
         share = ((rise - LOW) / (HIGH - LOW)).clamp(0, 1)
         share = share * share * (3 - 2 * share)  # smooth at both ends
+        most = int((hills.alive & (share > 0)[:, None]).any(dim=0).sum())
+        hills = Hills(*(part[:, : max(1, most)] for part in hills))  # those alive come first
         offsets = torch.linalg.solve_triangular(hills.roots.mT[:, :, None], cloud[:, :, None], upper=True)[..., 0]
         around = hills.poses[:, :, None] + offsets
         inside = (offsets.abs() <= math.pi).all(dim=-1) & hills.alive[..., None]
