@@ -219,6 +219,9 @@ def test_all_works_by_keyboard(open_page, address, world):
     page.locator("#numbers dt >> nth=2").wait_for()
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.id") == "clear"
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "file"
     nameless = """() => [...document.querySelectorAll('button, input, [tabindex]')].filter(element =>
         !(element.getAttribute('aria-label') || element.textContent.trim() || element.labels?.length)).length"""
     assert page.evaluate(nameless) == 0
@@ -277,6 +280,77 @@ def test_a_bad_file_gets_a_message_and_a_good_one_is_read(open_page, address, wo
     assert int(state_of(page)[0][0].argmax()) == 8
 
 
+def test_the_last_wish_wins(open_page, address, world):
+    page = open_page(address)
+    page.route("**/api/*", lambda route: (page.wait_for_timeout(400), route.continue_()))
+    page.click("#clear")
+    drag(page, "#sketch", (0.4, 0.3), (0.6, 0.6))
+    page.click("#examples button:nth-child(6)")
+    page.wait_for_timeout(1500)
+    codes, poses = world.coder.infer(world.examples[5:6])
+    torch.testing.assert_close(state_of(page)[0], codes, atol=1e-3, rtol=0)
+    torch.testing.assert_close(state_of(page)[1], poses, atol=1e-3, rtol=0)
+
+
+def test_a_photo_of_a_phone_is_shrunk_before_it_is_sent(open_page, address, world):
+    template = world.coder.model_.dictionary[:, 4].reshape(28, 28)
+    large = np.kron((255 * (template / template.max()).clamp(0, 1)).numpy(), np.ones((100, 100)))
+    noisy = (large + np.random.default_rng(0).uniform(0, 40, large.shape)).clip(0, 255)
+    content = picture_bytes(noisy)
+    assert len(content) > 4 * 2**20
+    page = open_page(address)
+    page.set_input_files("#file", {"name": "photo.png", "mimeType": "image/png", "buffer": content})
+    page.locator("#message", has_text="brought to 28 × 28").wait_for()
+    settle(page)
+    assert int(state_of(page)[0][0].argmax()) == 4
+
+
+def test_nothing_moves_under_the_pen(open_page, address):
+    page = open_page(address, expected="422")
+    before = page.locator("#sketch").bounding_box()
+    page.evaluate(DROP, ["letter.txt", list(b"no picture")])
+    page.wait_for_selector("#message:not([hidden])")
+    assert page.locator("#sketch").bounding_box() == before
+    assert page.locator("#message").bounding_box()["y"] >= 0
+
+
+def test_the_eraser_leaves_nothing_and_clear_puts_it_away(open_page, address):
+    page = open_page(address)
+    page.click("#clear")
+    drag(page, "#sketch", (0.4, 0.5), (0.6, 0.5))
+    page.locator("#numbers dt >> nth=2").wait_for()
+    page.click("#erase")
+    for height in (0.42, 0.46, 0.5, 0.54, 0.58):
+        drag(page, "#sketch", (0.3, height), (0.7, height))
+    page.wait_for_timeout(600)
+    assert page.locator("#numbers dt").count() == 1  # no input, no results
+    page.click("#clear")
+    assert page.locator("#erase").get_attribute("aria-pressed") == "false"
+
+
+def test_other_fingers_and_buttons_are_ignored(open_page, address):
+    page = open_page(address)
+    page.click("#clear")
+    box = page.locator("#sketch").bounding_box()
+    page.mouse.move(box["x"] + 0.3 * box["width"], box["y"] + 0.3 * box["height"])
+    page.mouse.down()
+    second = """canvas => { const box = canvas.getBoundingClientRect();
+        const at = {pointerId: 77, clientX: box.right - 5, clientY: box.bottom - 5, bubbles: true};
+        canvas.dispatchEvent(new PointerEvent('pointermove', at)); }"""
+    page.locator("#sketch").evaluate(second)
+    page.mouse.up()
+    settle(page)
+    assert pixels_of(page, "#sketch")[18:, 18:].max() == 0
+    page.click("#codes .shape:nth-child(3) button")
+    shape = page.locator("#codes .shape:nth-child(5) button").bounding_box()
+    page.mouse.move(shape["x"] + 20, shape["y"] + 20)
+    page.mouse.down(button="right")
+    page.mouse.move(shape["x"] + 70, shape["y"] + 20)
+    page.mouse.up(button="right")
+    settle(page)
+    assert state_of(page)[0][0].nonzero().flatten().tolist() == [2]
+
+
 def test_a_link_brings_the_same_view(open_page, address, world):
     link = "#codes=3:0.9,7:0.25&pose=0.7,-2.9&image=2"
     page = open_page(address + link)
@@ -285,6 +359,18 @@ def test_a_link_brings_the_same_view(open_page, address, world):
     assert codes[0, 3] == pytest.approx(0.9)
     assert poses[0].tolist() == pytest.approx([0.7, -2.9])
     assert page.locator("#examples button").nth(2).get_attribute("aria-pressed") == "true"
+    page.evaluate("location.hash = '#codes=4:0.9&pose=0,0'")  # no image: the input goes
+    settle(page)
+    assert "image" not in page.url
+    assert page.locator("#examples [aria-pressed=true]").count() == 0
+    page.evaluate("location.hash = '#image=3'")
+    settle(page)
+    assert "image=3" in page.url
+    assert_shows(page, world)
+    page.fill("#pose-values input >> nth=0", "7")
+    page.keyboard.press("Tab")
+    settle(page)
+    assert page.input_value("#pose-values input >> nth=0") == "0.72"  # 7 - 2π
     open_page(address + "#codes=99:1,x:y,-1:2&pose=nonsense&image=-7")  # no complaint
 
 
@@ -338,6 +424,14 @@ def test_planes_turn_with_the_pose(open_page, address):
     page.click("#sort-planes")
     energies = [float(text.split()[0]) for text in page.locator(".plane p span:last-child").all_text_contents()]
     assert energies == sorted(energies, reverse=True)
+    page.click("#codes .shape:nth-child(8) button")
+    settle(page)
+    others = [float(text.split()[0]) for text in page.locator(".plane p span:last-child").all_text_contents()]
+    assert others != energies
+    assert others == sorted(others, reverse=True)
+    for _ in range(3):  # cards that come and go
+        page.click("#all-planes")
+        settle(page)
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1240), ("dark", 1240), ("light", 390), ("dark", 390)])
@@ -379,6 +473,7 @@ def test_a_server_that_is_gone_is_told(open_page):
         drag(page, "#sketch", (0.4, 0.3), (0.6, 0.6))
         page.wait_for_selector("#message:not([hidden])")
         assert "does not answer" in page.text_content("#message")
+        assert page.locator("#numbers dt").count() == 1  # no results of another drawing
 
 
 @pytest.mark.parametrize("n_axes", [1, 3])

@@ -3,6 +3,7 @@
 const ACTIVE = 0.05; // above it a shape counts, as in all figures of this package
 const FULL = 0.9; // what a perfectly explained image has, by the paper's λ and σ
 const MOST = 1.2; // of a code that a slider gives
+const LARGE = 1e6; // bytes from which a picture is shrunk before it is sent
 const MOST_PARTS = 6; // of a sum, side by side
 const GLIDE = 350; // milliseconds of a move to another pose
 const PATIENCE = 120; // milliseconds between two questions while drawing
@@ -24,6 +25,7 @@ class App {
     this.inputPlanes = null;
     this.walk = null;
     this.ends = {};
+    this.lineShare = 0; // how far the walk from A to B has come
     this.dirty = false;
     this.question = null;
     this.asked = 0;
@@ -46,7 +48,7 @@ class App {
     this.wire();
     const mouth = world.live ? "Draw here (the model knows only the shapes below), drop an image anywhere on the page, or pick a test image." : "";
     by("input-help").textContent = mouth || "Pick a test image. To draw your own, run “liesparse explore”.";
-    by("sketch").setAttribute("aria-label", world.live ? "Drawing pad: arrow keys move the pen, space paints" : "The input");
+    by("sketch").setAttribute("aria-label", world.live ? "Drawing pad: arrow keys move the pen, space paints, shift and arrows draw" : "The input");
     if (!world.live) this.closeMouth();
     this.readLink() || this.pick(0) || this.alone(0);
     window.addEventListener("hashchange", () => this.readLink());
@@ -101,8 +103,15 @@ class App {
     requestAnimationFrame(step);
   }
 
+  /** Let no answer that is still under way change what is shown. */
+  hush() {
+    this.question?.abort();
+    this.question = this.turn = null;
+  }
+
   pick(place) {
     if (!this.examples[place]) return false;
+    this.hush();
     this.image = place;
     this.sketch.show(this.examples[place]);
     this.take({ ...this.world.views[place], pixels: this.examples[place] });
@@ -121,16 +130,19 @@ class App {
   }
 
   forget() {
-    this.question?.abort();
+    this.hush();
     Object.assign(this, { view: null, image: null, inputPlanes: null });
     this.sketch.show(new Float32Array(this.model.nPixels));
     this.say("");
     this.touch();
   }
 
+  /** Tell something, for as long as it takes to read it. */
   say(text) {
     by("message").hidden = !text;
     by("message").textContent = text;
+    clearTimeout(this.saying);
+    if (text) this.saying = setTimeout(() => this.say(""), 4000 + 80 * text.length);
   }
 
   // ---- questions to the server
@@ -138,23 +150,32 @@ class App {
   /** The drawing changed: ask now and then while the pen moves, and surely when it is lifted. */
   drawn(done) {
     if (!this.world.live) return;
-    this.image = null;
+    this.image = this.turn = null;
     if (this.sketch.blank) return void this.forget();
     const now = performance.now();
+    if (this.question?.upload) this.hush(); // the pen wins
     if (!done && (this.question || now - this.asked < PATIENCE)) return;
     this.asked = now;
     this.ask("/api/drawing", "application/json", JSON.stringify({ pixels: Array.from(this.sketch.pixels) }), !done);
   }
 
+  /** Say what went wrong; a drawing that nobody looked at has no results. */
+  fail(address, text) {
+    if (address === "/api/drawing") Object.assign(this, { view: null, inputPlanes: null });
+    this.say(text);
+    this.touch();
+  }
+
   async ask(address, type, body, patient = false) {
     if (!patient) this.question?.abort();
     const question = new AbortController();
+    question.upload = address === "/api/picture";
     this.question = question;
     try {
       const answer = await fetch(address, { method: "POST", headers: { "Content-Type": type }, body, signal: question.signal });
       const found = await answer.json();
       if (question !== this.question) return;
-      if (!answer.ok) return void this.say(found.detail);
+      if (!answer.ok) return void this.fail(address, found.detail);
       if (address === "/api/picture") {
         this.image = null;
         this.sketch.show(found.pixels);
@@ -162,7 +183,7 @@ class App {
       this.take(found);
     } catch (error) {
       if (error.name === "AbortError") return;
-      this.say("The server does not answer. Is “liesparse explore” still running?");
+      this.fail(address, "The server does not answer. Is “liesparse explore” still running?");
     } finally {
       if (question === this.question) this.question = null;
     }
@@ -170,7 +191,11 @@ class App {
 
   async send(file) {
     if (!this.world.live) return void this.say("This page has no server. To try your own images, run “liesparse explore”.");
-    if (file) await this.ask("/api/picture", "application/octet-stream", file);
+    if (!file) return void this.say("That was no file. Save the image first, then drop the file.");
+    this.hush();
+    const turn = (this.turn = {}); // whatever comes after it wins
+    const small = file.size > LARGE ? await shrink(file) : file;
+    if (this.turn === turn) await this.ask("/api/picture", "application/octet-stream", small);
   }
 
   // ---- walks
@@ -183,11 +208,12 @@ class App {
     this.walk = walk;
     this.lastKind = kind;
     this.showPlaying();
-    let [share, before] = [0, performance.now()];
+    let [share, before] = [kind === "line" ? this.lineShare : 0, performance.now()];
     const step = (now) => {
       if (this.walk !== walk) return;
       share = (share + ((now - before) / 5000) * Number(by("speed").value)) % 1;
       before = now;
+      if (kind === "line") [walk.from, walk.to, this.lineShare] = [this.ends.a, this.ends.b, share];
       Object.assign(this, viewAt(walk, share));
       this.paint();
       requestAnimationFrame(step);
@@ -210,6 +236,7 @@ class App {
     for (const button of by("walks").children) {
       const playing = this.walk?.kind === button.dataset.kind;
       button.setAttribute("aria-pressed", playing);
+      button.setAttribute("aria-label", `Walk: ${button.dataset.name}`);
       button.textContent = `${playing ? "❚❚" : "▶"} ${button.dataset.name}`;
     }
   }
@@ -238,8 +265,9 @@ class App {
   readLink() {
     if (location.hash === this.link) return true;
     const given = new URLSearchParams(location.hash.slice(1));
-    if (!given.has("codes") && !given.has("pose")) return false;
-    if (given.has("image")) this.pick(Number(given.get("image")));
+    const picked = Boolean(given.get("image")) && this.pick(Number(given.get("image")));
+    if (!given.get("codes") && !given.get("pose")) return picked; // an image alone: what was inferred of it
+    if (!picked) this.forget();
     const codes = Array(this.model.nShapes).fill(0);
     for (const part of (given.get("codes") ?? "").split(",")) {
       const [k, value] = part.split(":").map(Number);
@@ -275,7 +303,7 @@ class App {
       const slider = make("input", { type: "range", min: 0, max: MOST, step: 0.01, value: 0 });
       slider.setAttribute("aria-label", `Code of shape ${k + 1}`);
       slider.addEventListener("input", () => this.setCode(k, Number(slider.value)));
-      const output = make("output");
+      const output = make("span", { className: "code" });
       const card = make("div", { className: "shape" }, button, slider, output);
       this.dragToMix(button, k);
       by("codes").append(card);
@@ -288,6 +316,7 @@ class App {
     let began = null;
     let dragged = false;
     button.addEventListener("pointerdown", (event) => {
+      if (event.button !== 0) return;
       [began, dragged] = [{ x: event.clientX, code: this.codes[k] }, false];
       button.setPointerCapture(event.pointerId);
     });
@@ -311,6 +340,7 @@ class App {
         if (input.value === "" || !Number.isFinite(Number(input.value))) return;
         this.setPose(this.pose.map((old, other) => (other === axis ? Number(input.value) : old)));
       });
+      input.addEventListener("blur", () => this.touch());
       by("pose-values").append(make("label", {}, `s${axis + 1}`, input));
       return input;
     });
@@ -333,14 +363,19 @@ class App {
     by("sketch").classList.remove("on");
     by("sketch").replaceWith(by("sketch").cloneNode(true)); // without its listeners
     by("sketch").removeAttribute("tabindex");
+    by("sketch").setAttribute("role", "img");
     this.sketch.canvas = by("sketch");
   }
 
   wire() {
-    by("clear").onclick = () => this.forget();
-    by("erase").onclick = () => {
-      this.sketch.erasing = !this.sketch.erasing;
-      by("erase").setAttribute("aria-pressed", this.sketch.erasing);
+    const erase = (wanted) => {
+      this.sketch.erasing = wanted;
+      by("erase").setAttribute("aria-pressed", wanted);
+    };
+    by("erase").onclick = () => erase(!this.sketch.erasing);
+    by("clear").onclick = () => {
+      erase(false);
+      this.forget();
     };
     by("file").onchange = (event) => {
       this.send(event.target.files[0]);
@@ -360,7 +395,7 @@ class App {
     by("all-planes").onclick = () => this.flip("all-planes", "all");
     by("all-planes").hidden = this.model.nPlanes <= N_PLANES;
     this.stages = [by("image"), by("mini").firstElementChild];
-    by("mini").onclick = () => by("stage").scrollIntoView({ behavior: "smooth" });
+    by("mini").onclick = () => by("stage").scrollIntoView();
     new IntersectionObserver(([seen]) => (by("mini").hidden = seen.intersectionRatio > 0.2), { threshold: 0.2 }).observe(by("image"));
     by("copy-link").onclick = () => this.copyLink();
     document.addEventListener("keydown", (event) => {
@@ -413,7 +448,7 @@ class App {
     this.paintNumbers(image);
     this.paintControls();
     this.paintSides(image);
-    this.planes.paint(planes, turned, this.pose);
+    this.planes.paint(planes, turned, this.pose, !this.walk);
     this.writeLink();
   }
 
@@ -500,14 +535,13 @@ class App {
   }
 }
 
-openWorld().then(
-  (world) => {
+openWorld()
+  .then((world) => {
     const app = new App(world);
     app.start();
     document.body.dataset.ready = "yes";
-  },
-  (error) => {
+  })
+  .catch((error) => {
     by("message").hidden = false;
     by("message").textContent = `This browser cannot open the model: ${error.message}`;
-  },
-);
+  });

@@ -130,6 +130,20 @@ function sharp(canvas) {
   return { context, width, height };
 }
 
+/** Make a photo as small as a server takes it; what is no picture stays as it is, for the server to say so. */
+async function shrink(file) {
+  try {
+    const whole = await createImageBitmap(file);
+    const share = Math.min(1, 1024 / Math.max(whole.width, whole.height));
+    const [width, height] = [whole.width, whole.height].map((side) => Math.max(1, Math.round(share * side)));
+    const canvas = make("canvas", { width, height });
+    canvas.getContext("2d").drawImage(whole, 0, 0, width, height);
+    return await new Promise((done) => canvas.toBlob(done, "image/png"));
+  } catch {
+    return file;
+  }
+}
+
 /** Hand a file to the reader. */
 function save(blob, name) {
   const link = make("a", { href: URL.createObjectURL(blob), download: name });

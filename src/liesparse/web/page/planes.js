@@ -38,16 +38,18 @@ class Planes {
   }
 
   /** Show the shape's planes after the turn: the hand's length is its size, its angle the phase. */
-  paint(planes, turned, pose) {
+  paint(planes, turned, pose, settled) {
     this.energy = this.model.frequencies.map((_, l) => planes[2 * l] ** 2 + planes[2 * l + 1] ** 2);
     const total = this.energy.reduce((sum, value) => sum + value, 0) || 1;
     const longest = Math.sqrt(this.energy.reduce((best, value) => Math.max(best, value), 0)) || 1;
-    if (this.shown.length === 0) this.arrange();
+    const sum = this.energy.join();
+    if (this.shown.length === 0 || (this.strongest && settled && this.sorted !== sum)) this.arrange();
+    if (settled) this.sorted = sum;
     const [rim, hand] = [ink("tick"), ink("accent")];
     for (const l of this.shown) {
       const { clock, phase, energy } = this.card(l);
       const { context, width } = sharp(clock);
-      const [middle, radius] = [width / 2, width / 2 - 2];
+      const [middle, radius] = [width / 2, Math.max(0, width / 2 - 2)];
       context.strokeStyle = rim;
       context.lineWidth = 1;
       context.beginPath();

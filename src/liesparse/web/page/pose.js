@@ -13,13 +13,15 @@ function onDrag(element, move) {
     move((event.clientX - box.left) / box.width, (event.clientY - box.top) / box.height);
   };
   element.addEventListener("pointerdown", (event) => {
-    if (event.button !== 0) return;
+    if (event.button !== 0 || pointer !== null) return;
     pointer = event.pointerId;
     element.setPointerCapture(pointer);
     tell(event);
   });
   element.addEventListener("pointermove", (event) => event.pointerId === pointer && tell(event));
-  for (const end of ["pointerup", "pointercancel"]) element.addEventListener(end, () => (pointer = null));
+  for (const end of ["pointerup", "pointercancel"]) {
+    element.addEventListener(end, (event) => event.pointerId === pointer && (pointer = null));
+  }
 }
 
 /** Call `move` with steps of the arrow keys; shift makes them larger. */
@@ -33,6 +35,12 @@ function onArrows(element, move) {
   });
 }
 
+/** Tell who does not see it what a pad is. */
+function describe(element, label) {
+  const about = { label, valuemin: (-Math.PI).toFixed(2), valuemax: Math.PI.toFixed(2) };
+  for (const [name, value] of Object.entries(about)) element.setAttribute(`aria-${name}`, value);
+}
+
 const tellPose = (pose) => pose.map((value, axis) => `s${axis + 1} = ${value.toFixed(2)}`).join(", ");
 
 /** Two axes: a square whose left meets its right, and its top its bottom. */
@@ -42,7 +50,7 @@ class Pad {
     this.heat = make("canvas", { width: FIELD, height: FIELD });
     this.marks = make("canvas");
     this.element = make("div", { className: "pad", id: "pad", tabIndex: 0, role: "slider" }, this.heat, this.marks);
-    this.element.setAttribute("aria-label", "Pose on the torus; arrow keys move it");
+    describe(this.element, "Pose on the torus; arrow keys move it");
     onDrag(this.element, (x, y) => change([wrap(TURN * (x - 0.5)), wrap(TURN * (0.5 - y))]));
     onArrows(this.element, (dx, dy) => change([wrap(current()[0] + dx), wrap(current()[1] + dy)]));
   }
@@ -97,11 +105,14 @@ class Pad {
     }
     context.stroke();
     context.globalAlpha = 1;
-    context.fillStyle = ink("soft");
     context.font = "11px system-ui, sans-serif";
-    context.fillText("−π", 4, height - 5);
-    context.fillText("s₁ → π", width - 40, height - 5);
-    context.fillText("s₂ ↑ π", 4, 14);
+    context.strokeStyle = ink("card"); // a rim, as the heat below may be of any colour
+    context.lineWidth = 3;
+    context.fillStyle = ink("soft");
+    for (const [text, x, y] of [["−π", 4, height - 5], ["s₁ → π", width - 40, height - 5], ["s₂ ↑ π", 4, 14]]) {
+      context.strokeText(text, x, y);
+      context.fillText(text, x, y);
+    }
   }
 
   disc(context, [x, y], radius) {
@@ -131,9 +142,7 @@ class Dial {
     this.canvas = make("canvas");
     this.element = make("div", { className: "pad dial", tabIndex: 0, role: "slider" }, this.canvas);
     this.element.dataset.axis = axis;
-    for (const [name, value] of [["valuemin", -Math.PI], ["valuemax", Math.PI], ["label", `Pose, axis ${axis + 1}`]]) {
-      this.element.setAttribute(`aria-${name}`, value);
-    }
+    describe(this.element, `Pose, axis ${axis + 1}`);
     const set = (value) => change(current().map((old, place) => (place === axis ? wrap(value) : old)));
     onDrag(this.element, (x, y) => set(Math.atan2(0.5 - y, x - 0.5)));
     onArrows(this.element, (dx, dy) => set(current()[axis] + dx + dy));

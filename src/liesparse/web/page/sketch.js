@@ -9,7 +9,8 @@ class Sketch {
     this.cursor = [Math.floor(painter.width / 2), Math.floor(painter.height / 2)];
     canvas.classList.add("on");
     canvas.addEventListener("pointerdown", (event) => {
-      if (event.button === 1) return;
+      if (event.button === 1 || this.pointer != null) return;
+      this.pointer = event.pointerId;
       event.preventDefault();
       canvas.focus({ preventScroll: true });
       canvas.setPointerCapture(event.pointerId);
@@ -17,12 +18,13 @@ class Sketch {
       this.line(this.last, event.button === 2);
     });
     canvas.addEventListener("pointermove", (event) => {
-      if (this.last) this.line(this.at(event), event.buttons === 2);
+      if (event.pointerId === this.pointer) this.line(this.at(event), event.buttons === 2);
     });
     for (const end of ["pointerup", "pointercancel"]) {
-      canvas.addEventListener(end, () => {
-        if (this.last) this.changed(true);
-        this.last = null;
+      canvas.addEventListener(end, (event) => {
+        if (event.pointerId !== this.pointer) return;
+        this.pointer = this.last = null;
+        this.changed(true);
       });
     }
     canvas.addEventListener("contextmenu", (event) => event.preventDefault());
@@ -39,6 +41,7 @@ class Sketch {
 
   /** Arrows move the pen, space puts it down for one dot. */
   key(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
     const direction = KEYS[event.key];
     if (direction) {
       const { width, height } = this.painter;
@@ -73,7 +76,8 @@ class Sketch {
         const share = Math.min(1, Math.max(0, 1.5 - Math.hypot(i - x, j - y) / radius));
         for (let c = 0; c < channels; c++) {
           const p = (j * width + i) * world.pixelStride + c * world.channelStride;
-          this.pixels[p] = erase ? this.pixels[p] * (1 - share) : Math.max(this.pixels[p], share * peak);
+          const left = this.pixels[p] * (1 - share);
+          this.pixels[p] = erase ? (Math.abs(left) < 0.05 * peak ? 0 : left) : Math.max(this.pixels[p], share * peak);
         }
       }
     }
