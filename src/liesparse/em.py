@@ -69,7 +69,7 @@ def maximize(parameters: Parameters, averages: Averages) -> Parameters:
     On the sphere E[‖A_k α_k‖²] is a constant, so the best A_k points along E[(R̄ᵀv - Σ_{j≠k} A_j α_j) α_k]. To solve
     for all columns at once and scale them afterwards is wrong where shapes overlap: it lowers the objective.
     """
-    group_basis = stiefel.polar(averages.moved)
+    group_basis = stiefel.polar(averages.moved, parameters.group_basis)
     planes = unit_columns(parameters.group_basis.T @ parameters.dictionary)
     energies = averages.gram.diagonal()
     used = energies > LEAST_USE * energies.mean()

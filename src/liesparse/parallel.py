@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from types import FrameType
@@ -21,6 +23,7 @@ from torch import Tensor
 from liesparse._checks import reject
 from liesparse.devices import message_backends
 
+READER_DIED = "DataLoader worker"  # begins what torch says, from wherever it is heard
 TIMEOUT = timedelta(minutes=5)  # without an answer the others count as gone
 
 
@@ -29,7 +32,7 @@ class LostError(RuntimeError):
 
     def __init__(self, what: str = "Another process of this training is gone") -> None:
         super().__init__(
-            f"{what}, so it stopped. The last checkpoint is whole: the same command with --resume goes on from it, "
+            f"{what}, so it stopped. If a checkpoint was saved, the same command with --resume goes on from it, "
             "with any number of processes."
         )
 
@@ -42,6 +45,14 @@ class Group:
 
     def __init__(self) -> None:
         self.stopping = False  # whether to stop after this step: the same in every process
+
+    def begin(self) -> None:
+        """Forget an earlier wish to stop."""
+        self.stopping = False
+
+    def agree(self, told: str) -> bool:  # noqa: ARG002
+        """Tell whether all processes say the same."""
+        return True
 
     def ask_to_stop(self) -> None:
         """Let every process stop after its next step."""
@@ -79,7 +90,23 @@ class Ranks(Group):
         self.rank, self.size = rank, size
         self._store = store
         self._asked = False
+        self._n_agreed = 0
         self._lost = False
+
+    def begin(self) -> None:
+        """Forget an earlier wish to stop."""
+        super().begin()
+        self._asked = False
+
+    def agree(self, told: str) -> bool:
+        """Tell whether all processes say the same; waits for the slowest, however long it reads its data."""
+        self._n_agreed += 1
+        keys = [f"liesparse/agree/{self._n_agreed}/{rank}" for rank in range(self.size)]
+        with self._listening():
+            self._store.set(keys[self.rank], told)
+            while not self._store.check(keys):  # short looks, between which SIGTERM is heard
+                time.sleep(0.05)
+            return len({self._store.get(key) for key in keys}) == 1
 
     def ask_to_stop(self) -> None:
         """Let every process stop after its next step."""
@@ -135,6 +162,8 @@ class Ranks(Group):
         except LostError:
             raise
         except RuntimeError as error:  # torch.distributed has no other for a peer that hung up or fell silent
+            if READER_DIED in str(error):
+                raise
             self._lost = True
             raise LostError from error
 
@@ -172,10 +201,21 @@ def join() -> Iterator[Group]:
         first = str(error).splitlines()[0]
         reject("processes", "a group that torchrun made", first, "Start it with torchrun, or without WORLD_SIZE set.")
     _joined = group = Ranks(store, rank, size)
-    before = signal.signal(signal.SIGTERM, group.end)
     try:
-        yield group
+        with _on_sigterm(group.end):
+            yield group
     finally:
         _joined = None
-        signal.signal(signal.SIGTERM, before)
         dist.destroy_process_group()
+
+
+@contextmanager
+def _on_sigterm(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Hear SIGTERM, where Python allows it: in the main thread."""
+    ours = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, handler) if ours else None
+    try:
+        yield
+    finally:
+        if ours:
+            signal.signal(signal.SIGTERM, before)

@@ -22,7 +22,7 @@ from liesparse.files import hash_tensor
 from liesparse.learning import Progress, Settings, Shuffled, Source, State, go_on
 from liesparse.metrics import examine
 from liesparse.model import Parameters
-from liesparse.parallel import Group, current
+from liesparse.parallel import READER_DIED, Group, LostError, current
 from liesparse.posterior import Engine, make_engine
 
 N_GLANCE = 200  # images from which the health of each epoch is read
@@ -74,6 +74,7 @@ def train(
     Of several processes (:func:`liesparse.parallel.join`) the first reads and writes the folder, and keeps the history.
     """
     group = current()
+    group.begin()
     first = group.rank == 0
     source = Shuffled(images, settings.batch_size) if isinstance(images, Tensor) else images
     judge = judge or make_engine("auto", start.frequencies, dtype=start.dtype, device=start.device)
@@ -81,6 +82,7 @@ def train(
     if keeping is not None and first:
         checkpoint = _take_up(keeping, checkpoint, source, settings)
     history = list(checkpoint.history)
+    _check_agreement(group, source, settings, start)
 
     with _no_sudden_end(group):
 
@@ -101,8 +103,23 @@ def train(
                 group.gather(torch.zeros(1))  # nobody leaves before the first process has saved
                 raise Interrupted(_farewell(progress, keeping), checkpoint)
 
-        state = go_on(checkpoint.state, source, settings, callback=watch, group=group)
+        try:
+            state = go_on(checkpoint.state, source, settings, callback=watch, group=group)
+        except RuntimeError as error:
+            if READER_DIED not in str(error):
+                raise
+            raise LostError("The process that reads the images was ended, perhaps as memory ran out") from error
     return Trained(state.parameters, history, state.step)
+
+
+def _check_agreement(group: Group, source: Source, settings: Settings, start: Parameters) -> None:
+    """Reject processes with other images or settings than the others, as on machines with other files."""
+    if group.size == 1:
+        return
+    sizes = [list(start.group_basis.shape), list(start.dictionary.shape)]
+    if not group.agree(json.dumps([source.fingerprint(), asdict(settings), sizes])):
+        fix = "Give every machine the same files, and every process the same command."
+        reject("data", "the same images and settings in every process", "others in some of them", fix)
 
 
 def _take_up(keeping: Keeping, fresh: Checkpoint, source: Source, settings: Settings) -> Checkpoint:

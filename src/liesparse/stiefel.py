@@ -13,10 +13,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from liesparse._checks import orthonormality_error as orthonormality_error
+from liesparse.devices import read_numbers
 
 Metric = Literal["canonical", "euclidean"]
 METRICS: tuple[Metric, ...] = ("canonical", "euclidean")
 Matrix = Float[Tensor, "row column"]
+NOTHING = 1e-12  # of the largest singular value; double precision alone can tell it from rounding
+A_LITTLE = 1e-6
 
 
 class AdamState(NamedTuple):
@@ -45,9 +48,16 @@ def orthonormalize(matrix: Matrix) -> Matrix:
     return q * (1 - 2 * (r.diagonal() < 0).to(matrix))
 
 
-def polar(matrix: Matrix) -> Matrix:
-    """Return the orthonormal matrix nearest to ``matrix``: of all of them it has the largest tr(WᵀM)."""
-    left, _, right = torch.linalg.svd(matrix, full_matrices=False)
+def polar(matrix: Matrix, near: Matrix | None = None) -> Matrix:
+    """Return the orthonormal matrix nearest to ``matrix``: of all of them it has the largest tr(WᵀM).
+
+    A direction about which ``matrix`` says nothing would follow rounding errors; with ``near`` it follows that.
+    """
+    left, sizes, right = torch.linalg.svd(matrix, full_matrices=False)
+    if near is not None:
+        largest, smallest = read_numbers(torch.stack((sizes[0], sizes[-1])))
+        if smallest < NOTHING * largest:
+            return polar(matrix + A_LITTLE * sizes[0] * near)
     return left @ right
 
 

@@ -21,18 +21,8 @@ from liesparse.runs import Keeping, train
 # 213 images in batches of 15: the last batch has 3, so that of four processes one has none.
 N_IMAGES, BATCH = 213, 15
 COMMON = Settings(n_epochs=8, batch_size=BATCH, n_grid=16, n_code_steps=8, group_rate=0.02, reseed_overlap=0.8)
-METHODS = {
-    "gradient": COMMON,
-    "em": replace(
-        COMMON,
-        posterior="adaptive",
-        method="em",
-        em_rate=0.3,
-        schedule="cosine",
-        single_shape_epochs=2,
-    ),
-    "stream": COMMON,
-}
+EM = replace(COMMON, posterior="adaptive", method="em", em_rate=0.3, schedule="cosine", single_shape_epochs=2)
+METHODS = {"gradient": COMMON, "em": EM, "one shape": EM, "stream": COMMON}
 
 
 def images() -> torch.Tensor:
@@ -47,10 +37,19 @@ def images() -> torch.Tensor:
     return torch.nn.functional.normalize(rows + 0.02 * torch.randn(rows.shape, generator=rng).double(), dim=1)
 
 
-def make_start(data: torch.Tensor) -> Parameters:
+def make_start(data: torch.Tensor, *, one: bool = False) -> Parameters:
+    """Return four shapes; or one with a plane that never turns, of which no image tells one direction."""
     rng = torch.Generator().manual_seed(4)
     start = random_start(
-        24, n_components=4, n_irreps=3, torus_dim=1, noise_std=0.4, sparsity=0.3, generator=rng, dtype=data.dtype
+        24,
+        n_components=1 if one else 4,
+        n_irreps=3,
+        torus_dim=1,
+        include_zero=one,
+        noise_std=0.4,
+        sparsity=0.3,
+        generator=rng,
+        dtype=data.dtype,
     )
     return start_from_data(start, data, generator=rng)
 
@@ -63,7 +62,7 @@ def learn(group: Group, method: str, out: Path, shards: str, deadly: int) -> Non
             os.kill(os.getpid(), signal.SIGKILL)
 
     trained = train(
-        make_start(data),
+        make_start(data, one=method == "one shape"),
         Streamed(open_shards(shards), BATCH, dtype=torch.float64) if method == "stream" else data,
         METHODS[method],
         generator=torch.Generator().manual_seed(5),

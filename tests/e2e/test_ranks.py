@@ -85,7 +85,7 @@ def test_processes_learn_what_one_learns(alone, shards, tmp_path, n_processes):
 def test_a_dead_process_ends_the_job_and_another_number_goes_on(alone, shards, tmp_path):
     code, _, errors = finish(launch(2, SCRIPT, tmp_path, shards, 52, "stream"))
     assert code != 0
-    assert errors.count("so it stopped. The last checkpoint is whole: the same command with --resume") == 1, errors
+    assert errors.count("so it stopped. If a checkpoint was saved, the same command with --resume") == 1, errors
     saved = [load_checkpoint(path).state.step for path in list_checkpoints(tmp_path / "stream")]
     assert saved == [40, 45]  # three epochs of 15 steps
     code, _, errors = finish(launch(3, SCRIPT, tmp_path, shards, 0, "stream"))
@@ -126,6 +126,29 @@ def test_an_error_is_told_once(tmp_path):
     assert code != 0
     assert (words + errors).count("which does not exist") == 1
     assert not (tmp_path / "run").exists()
+
+
+OTHER_FILES = """
+import os, sys
+from liesparse.cli import main
+data = sys.argv[int(os.environ["RANK"]) + 1]
+sys.argv = ["liesparse", "train", data + ":stream=" + sys.argv[3], "--out", sys.argv[4], "--components", "3"]
+sys.argv += ["--irreps", "3", "--torus-dim", "1", "--epochs", "1"]
+main()
+"""
+
+
+@pytest.mark.parametrize("stream", ["yes", "no"])
+def test_processes_with_other_files_are_refused(shards, tmp_path, stream):
+    other = tmp_path / "other"
+    other.mkdir()
+    for path in shards.iterdir():
+        np.save(other / path.name, np.load(path)[::-1].copy())
+    script = tmp_path / "other.py"
+    script.write_text(OTHER_FILES)
+    code, words, errors = finish(launch(2, script, shards, other, stream, tmp_path / "run"))
+    assert code != 0
+    assert (words + errors).count("data: expected the same files in every process") == 1, words + errors
 
 
 def test_shapes_are_reseeded_in_these_runs():

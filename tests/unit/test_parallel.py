@@ -65,6 +65,20 @@ def one_wish_stops_all(group):
     assert group.stopping
 
 
+def a_wish_is_forgotten(group):
+    group.ask_to_stop()
+    group.begin()
+    group.mean([torch.ones(1)], 1)
+    assert not group.stopping
+
+
+def words_are_compared(group):
+    time.sleep(0.1 * group.rank)
+    assert group.agree("the same")
+    assert not group.agree(f"I am {group.rank}")
+    assert group.agree("the same")
+
+
 def one_speaks(group):
     told = group.gather(torch.tensor([float(group.speaks_first())]))
     assert float(told.sum()) == 1
@@ -78,7 +92,8 @@ def a_loss_is_noticed(group):
         group.mean([torch.ones(1)], 1)
 
 
-PARTS = [uneven_means, rows_in_order, the_firsts_values, one_wish_stops_all, one_speaks, a_loss_is_noticed]
+PARTS = [uneven_means, rows_in_order, the_firsts_values, one_wish_stops_all, a_wish_is_forgotten, words_are_compared]
+PARTS += [one_speaks, a_loss_is_noticed]  # in this order
 
 
 def be_one(rank, port, answers):

@@ -28,6 +28,7 @@ from liesparse.data.downloads import cache_folder
 from liesparse.data.pictures import find_pictures
 from liesparse.data.rows import Fit, RawImages, check_shape_of, chunk_size, is_seen, unit_rows
 from liesparse.data.tables import read_parquet
+from liesparse.parallel import Group, current
 
 SUFFIXES = (".npy", ".npz", ".parquet")
 BLOCK = 32  # images that lie together and are read together
@@ -191,12 +192,30 @@ def open_shards(folder: str | Path, key: str | None = None, fit: Fit | None = No
         place, offset = Path(str(pixels.filename)), pixels.offset
         kept = np.zeros(-(-len(pixels) // BLOCK) * BLOCK // 8, dtype=np.uint8)
         file = Shard(path, place, offset, pixels.dtype, pixels.shape[1:], left, _digest(path), len(pixels), kept)
-        files.append(file._replace(kept=_look_through(file)))
-    found = Shards(str(folder), tuple(files), shape or (1, 1), notes)
+        files.append(file)
+    found = Shards(str(folder), _look_through_all(files, current()), shape or (1, 1), notes)
     if not files or len(found) < 2:
         n = len(found) if files else 0
         reject("data", "at least 2 images that are not blank", f"{n} in {folder}", "Pass more images.")
     return found
+
+
+def _look_through_all(files: list[Shard], group: Group) -> tuple[Shard, ...]:
+    """Look through all files; several processes share them, and tell each other what they saw."""
+    own = [_look_through(file) for file in files[group.rank :: group.size]]
+    seen = torch.from_numpy(np.concatenate([np.zeros(0, dtype=np.uint8), *own]))
+    # The others may take longer than a message may, and on other machines there may be other files.
+    if not group.agree(" ".join(f"{file.path.name} {file.digest} {file.n_images}" for file in files)):
+        fix = "Give every machine the same files."
+        reject("data", "the same files in every process", "others in some of them", fix)
+    parts = iter(np.split(group.gather(seen).numpy(), np.cumsum([len(file.kept) for file in _dealt(files, group)])))
+    masks = {file.path: next(parts) for file in _dealt(files, group)}
+    return tuple(file._replace(kept=masks[file.path]) for file in files)
+
+
+def _dealt(files: list[Shard], group: Group) -> list[Shard]:
+    """Return the files of the first process, then those of the second, and so on."""
+    return [file for rank in range(group.size) for file in files[rank :: group.size]]
 
 
 def _look_through(file: Shard) -> NDArray[np.uint8]:
@@ -213,7 +232,8 @@ def _look_through(file: Shard) -> NDArray[np.uint8]:
 def _open(path: Path, key: str | None, fit: Fit) -> tuple[np.memmap[Any, Any], Fit]:
     """Return an array that lies plainly in some file, not yet read, and what is left to do with its images."""
     suffix = path.suffix.lower()
-    name = hashlib.sha256(f"{_digest(path)} {key} {fit}".encode()).hexdigest()[:32]
+    changed = path.stat().st_mtime_ns  # the digest reads samples alone
+    name = hashlib.sha256(f"{_digest(path)} {changed} {key} {fit}".encode()).hexdigest()[:32]
     unpacked, fitted = (cache_folder() / "unpacked" / f"{name}{end}.npy" for end in ("", "-fitted"))
     for place, left in ((unpacked, fit), (fitted, Fit())):
         if place.exists():

@@ -65,6 +65,8 @@ class Rounds(Dataset[Tensor | str]):
             return f"{error.strerror or error}: {error.filename or self._shards.name}"
         except ValueError as error:
             return str(error)
+        except RuntimeError as error:  # torch cannot hand the images over
+            return f"No room for images on their way from the reader ({error}). Free memory, or enlarge /dev/shm."
 
 
 class Streamed:

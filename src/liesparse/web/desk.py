@@ -86,7 +86,7 @@ class Desk:
             answers[place] = view.model_copy(update={"note": note}) if isinstance(view, View) else view
         return [answers[place] for place in range(len(prepares))]
 
-    def _look(self, images: list[Float[Tensor, " pixel"]]) -> Sequence[View | Exception]:
+    def _look(self, images: list[Tensor]) -> Sequence[View | Exception]:
         try:
             return look(self.world, torch.stack(images)) if images else []
         except Exception as error:
