@@ -20,6 +20,7 @@ from liesparse.model import Parameters
 
 _TENSORS = ("group_basis", "dictionary", "frequencies", "pose_prior")
 _STATE = ("momentum", "second_moment", "moved", "returned", "gram", "random")
+_HASHES = {"data": "other images", "start": "another start", "random": "another seed"}  # a hash tells nobody anything
 _NAME = re.compile(r"step-\d{9}\.safetensors")
 
 
@@ -118,4 +119,4 @@ def load_latest(folder: Path) -> Checkpoint | None:
 def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
     """Name what differs between two identities, one line for each value."""
     names = [name for name in sorted(set(ours) | set(theirs)) if ours.get(name) != theirs.get(name)]
-    return [f"{name} = {theirs.get(name)!r}, not {ours.get(name)!r}" for name in names]
+    return [_HASHES.get(name) or f"{name} = {theirs.get(name)!r}, not {ours.get(name)!r}" for name in names]

@@ -13,8 +13,9 @@ from torch import Tensor
 from liesparse._checks import reject
 from liesparse.estimators import LieSparseCoder, SparseCoder
 from liesparse.files import write_json
+from liesparse.inference import infer_codes
 from liesparse.metrics import active_codes, evaluate, examine, snr
-from liesparse.posterior import make_engine
+from liesparse.posterior import SamplingEngine, make_engine, pose_natural
 from liesparse.runs import N_GLANCE
 
 MODEL, BASELINE = "model.safetensors", "baseline.safetensors"
@@ -82,7 +83,10 @@ def _read_json(path: Path) -> dict[str, Any]:
 def measure(
     coder: LieSparseCoder, baseline: SparseCoder | None, images: Float[Tensor, "image pixel"]
 ) -> dict[str, Any]:
-    """Return the held-out quality of a model, plain sparse coding beside it."""
+    """Return the held-out quality of a model, plain sparse coding beside it.
+
+    Where the pose is sampled, ``least_effective_sample_size`` says how far its integrals can be trusted.
+    """
     model = coder.model_
     images = images.to(model.dtype)
     there = images.to(model.device)
@@ -99,6 +103,10 @@ def measure(
         "posterior_width": health.posterior_width,
         "multimodal_share": health.multimodal_share,
     }
+    if isinstance(engine, SamplingEngine):
+        glance = there[:N_GLANCE]
+        natural = pose_natural(model, glance, infer_codes(model, glance, engine))
+        metrics["least_effective_sample_size"] = float(engine.effective_sample_size(natural).min())
     if baseline is not None:
         codes = baseline.transform(images)
         metrics |= {

@@ -129,3 +129,10 @@ def test_a_part_of_the_batch_is_a_posterior_too():
 def test_wrong_use_gives_a_readable_error(call, message):
     with pytest.raises(ValueError, match=message):
         call(random_posterior(2))
+
+
+def test_a_density_that_no_memory_holds_is_refused():
+    posterior = random_posterior(4, batch=2)
+    assert posterior.density(6).shape == (2, 6, 6, 6, 6)
+    with pytest.raises(ValueError, match=r"at most 134,217,728 points, got 200,000,000 .* Use marginal, or a smaller"):
+        posterior.density()

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from liesparse.checkpoint import list_checkpoints, load_checkpoint, load_model, save_model
+from liesparse.checkpoint import differences, list_checkpoints, load_checkpoint, load_model, save_model
 from liesparse.files import read_sealed, write_atomically, write_json, write_sealed
 from liesparse.learning import Settings
 from liesparse.runs import Keeping, train
@@ -170,6 +170,10 @@ def test_the_last_checkpoints_are_kept_and_say_what_happened(run, tmp_path):
     assert last.identity["batch_size"] == 10
 
 
+def test_other_hashes_are_told_in_words():
+    assert differences({"start": "a" * 64}, {"start": "b" * 64}) == ["another start"]
+
+
 @pytest.mark.parametrize("method", ["em", "gradient"])
 def test_a_stopped_run_goes_on_to_the_same_bits(run, method):
     whole = run("whole", method=method)
@@ -206,8 +210,8 @@ def test_a_finished_run_is_not_done_again(run):
     ("change", "message"),
     [
         ({"batch_size": 20}, "batch_size = 10, not 20"),
-        ({"seed": 6}, "random = "),
-        ({"images": torch.nn.functional.normalize(torch.ones(40, 14, dtype=torch.float64))}, "data = "),
+        ({"seed": 6}, r"run with another seed\. Use"),
+        ({"images": torch.nn.functional.normalize(torch.ones(40, 14, dtype=torch.float64))}, "with other images. Use"),
     ],
 )
 def test_checkpoints_of_another_run_are_refused_and_left_alone(run, tmp_path, change, message):

@@ -1,5 +1,6 @@
 """The bench of scale counts and measures what it says; its times are never judged here."""
 
+import io
 import json
 import math
 import subprocess
@@ -8,11 +9,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from rich.console import Console
 from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
-from liesparse.cli.scale import scale
-from liesparse.reproduce.scale import images, run_scale
+from liesparse.cli.scale import print_part, scale
+from liesparse.reproduce.scale import PARTS, images, run_scale
 from liesparse.reproduce.scale.operations import Sizes
 
 SIZES = [Sizes(784, 128, 10, 100, 50), Sizes(196, 98, 10, 30, 20), Sizes(300, 20, 40, 7, 13)]
@@ -86,7 +88,42 @@ def test_the_command_prints_tables_and_writes_json(tmp_path, monkeypatch, capsys
     assert found["growth"][1]["step_ratio"] == found["growth"][1]["step_ms"] / found["growth"][0]["step_ms"]
     assert found["growth"][0]["pixels_ratio"] == 1
     assert found["estimate"][0]["n_irreps"] == 18
-    assert "16 × 16 × 3" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "16 × 16 × 3" in printed
+    assert "operations counted" in printed
+    assert "em_rate" in printed  # of the settings
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_every_part_says_what_it_is_at_before_it_begins(part):
+    told = []
+
+    def hear(what):
+        told.append(what)
+        if len(told) == 2:
+            raise InterruptedError  # that is enough, and saves the measurement
+
+    with pytest.raises(InterruptedError):
+        run_scale([part], report=hear)
+    assert told[0] == part
+    assert told[1].startswith(f"{part}: ")
+
+
+def test_every_number_of_a_part_is_printed():
+    found = {
+        "cores": 2,
+        "batch_ms": {"n2": 6.25, "n3": 48.5},
+        "rivals": {"grid": {"time": 4.75, "error": 0.0125}, "adaptive": {"time": 76.5, "error": 9e-7}},
+        "rows": [{"image": "a", "ms": 1.5, "operations": {"counted": 12345}}],
+        "nothing": {},
+    }
+    console = Console(file=io.StringIO(), width=100)
+    print_part(console, "engines", found)
+    lines = [line.strip("│┃ ").split() for line in console.file.getvalue().splitlines()]
+    assert lines[0] == ["engines:", "cores", "2"]
+    rows = {tuple(word for word in line if word not in ("│", "┃")) for line in lines}
+    assert {("n2", "6.25"), ("n3", "48.5"), ("time", "4.75", "76.5"), ("error", "0.0125", "9e-07")} <= rows
+    assert {("grid", "adaptive"), ("ms", "1.5"), ("operations", "counted", "12,345")} <= rows
 
 
 def test_an_unknown_part_is_refused():

@@ -17,7 +17,16 @@ import torch
 from PIL import Image
 from torch.testing import assert_close
 
-from liesparse.data import list_sources, load_data, load_mnist_mini, pictures, rows, shears_stretches, unit_norm
+from liesparse.data import (
+    list_sources,
+    load_data,
+    load_images,
+    load_mnist_mini,
+    pictures,
+    rows,
+    shears_stretches,
+    unit_norm,
+)
 
 
 def make_pixels(n=12, height=6, width=6, seed=0):
@@ -315,6 +324,18 @@ def test_names_and_parameters_are_checked(spec, message):
         load_data(spec)
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", ["npy", "folder", "shards"])
+def test_images_to_use_are_all_of_a_path(tmp_path, kind):
+    path = write(tmp_path, "npy" if kind == "shards" else kind, make_pixels())
+    path = tmp_path if kind == "shards" else path
+    assert len(load_images(str(path), (6, 6)).images) == 12
+    with pytest.raises(ValueError, match=r"none that choose among its images, got n=5, seed=3\. Leave n, seed out\."):
+        load_images(f"{path}:n=5,invert=yes,seed=3", (6, 6))
+    with pytest.raises(ValueError, match="got n_test=5"):
+        load_images(f"{path}:n_test=5", (6, 6))
+    assert len(load_images("digits:n_test=7", (8, 8)).images) == 7
 
 
 def make_bad_files(folder):

@@ -31,19 +31,36 @@ def scale(
 
 
 def print_part(console: Console, name: str, found: dict[str, Any]) -> None:
-    """Show a part: its plain values in one line, each of its lists as a table with a column for each entry."""
+    """Show a part: its plain values in one line, each list or mapping as a table with a column for each entry."""
     plain = [f"{key} {_write(value)}" for key, value in found.items() if not isinstance(value, dict | list)]
     console.print(f"{name}: {', '.join(plain)}" if plain else name, markup=False)
-    for title, entries in found.items():
-        if isinstance(entries, list) and entries:
+    for title, value in found.items():
+        entries = _entries(value)
+        if entries:
             table = Table(title=f"{name}: {title}")
-            first, *others = (key for key, value in entries[0].items() if not isinstance(value, dict | list))
+            first, *others = entries[0]
             table.add_column(first)
             for entry in entries:
                 table.add_column(_write(entry[first]), justify="right")
             for key in others:
                 table.add_row(key, *(_write(entry[key]) for entry in entries))
             console.print(table)
+
+
+def _entries(value: Any) -> list[dict[str, Any]]:
+    """Return the entries of a table: of a list, of a mapping of mappings under their names, or of one mapping."""
+    if isinstance(value, dict) and value:
+        inner = all(isinstance(entry, dict) for entry in value.values())
+        value = [{"": key, **entry} for key, entry in value.items()] if inner else [{"": "value", **value}]
+    return [_flat(entry) for entry in value] if isinstance(value, list) else []
+
+
+def _flat(entry: dict[str, Any]) -> dict[str, Any]:
+    """Write what is inside a mapping of an entry beside the rest, under both names."""
+    found: dict[str, Any] = {}
+    for key, value in entry.items():
+        found |= {f"{key} {name}": inner for name, inner in value.items()} if isinstance(value, dict) else {key: value}
+    return found
 
 
 def _write(value: Any) -> str:

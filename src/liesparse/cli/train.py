@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from liesparse.estimators import LieSparseCoder, SparseCoder
     from liesparse.learning import Progress as Learning
 
+TRUSTED = 50  # effective sample size below which the integrals are not; docs/engines.md
 DataArgument = Annotated[str, typer.Argument(metavar="DATA", help="A name (`liesparse data list`) or a path.")]
 DataDir = Annotated[Path | None, typer.Option(help="Folder with the files of MNIST or Fashion-MNIST.")]
 JsonOption = Annotated[Path | None, typer.Option("--json", help="Write the numbers to this file, - for the screen.")]
@@ -163,3 +164,10 @@ def print_metrics(console: Console, metrics: dict[str, Any]) -> None:
             figures = metrics[f"{key}_snr"], metrics[f"{key}_active_codes"], metrics[f"{key}_log_likelihood"]
             table.add_row(name, f"{figures[0]:.2f}", f"{figures[1]:.2f}", f"{figures[2]:.1f}")
     console.print(table)
+    size = metrics.get("least_effective_sample_size", TRUSTED)
+    if size < TRUSTED:
+        console.print(
+            f"Do not trust the integrals over the pose: the least effective sample size is {size:.0f}, "
+            f"below {TRUSTED}. Train with --torus-dim 2, which needs no sampling, or with a larger --noise-std.",
+            markup=False,
+        )

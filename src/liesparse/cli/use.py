@@ -65,9 +65,8 @@ def infer(
         with make_progress(console, "images") as bar:
             task = bar.add_task("", total=len(rows.images))
             for chunk in rows.images.split(CHUNK):
-                codes, poses = coder.infer(chunk)
-                posterior = coder.pose_posterior(chunk)
-                parts.append((codes, poses, posterior.width.to(poses), coder.score_samples(chunk)))
+                (codes, poses), posterior, scores = coder._findings(chunk)
+                parts.append((codes, poses, posterior.width.to(poses), scores))
                 bar.advance(task, len(chunk))
         codes, poses, widths, scores = (
             np.concatenate([np.asarray(part) for part in column]) for column in zip(*parts, strict=True)

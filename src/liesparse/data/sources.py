@@ -121,7 +121,8 @@ def load_images(
 ) -> ImagesToUse:
     """Read every image of a file or folder, in its order, or the test images of a named set.
 
-    They must have the shape that a model was trained on; ``size`` among the parameters of ``spec`` resizes them.
+    They must have the shape that a model was trained on; ``size`` among the parameters of ``spec`` resizes them. Only
+    a named set takes ``n``, ``n_test`` and ``seed``.
     Colours are kept for a model that has them.
     """
     head, given = parse_spec(spec)
@@ -131,6 +132,10 @@ def load_images(
     path = Path(os.path.expanduser(head))
     if not os.path.exists(path):
         _refuse_missing(head)
+    if set(given) & set(COUNTS):
+        extra = [key for key in given if key in COUNTS]
+        got = ", ".join(f"{key}={given[key]}" for key in extra)
+        reject(f"parameters of {path}", "none that choose among its images", got, f"Leave {', '.join(extra)} out.")
     if path.is_dir() and list_shards(path):
         _, shards, n_all = open_folder(path, given)
         if math.prod(shards.image_shape) != math.prod(image_shape):

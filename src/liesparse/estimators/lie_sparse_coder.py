@@ -29,11 +29,7 @@ from liesparse.model import (
     reconstruct,
     uniform_prior,
 )
-from liesparse.posterior import (
-    Engine,
-    log_likelihood,
-    make_engine,
-)
+from liesparse.posterior import Engine, make_engine
 from liesparse.recipes import Recipe, load_recipe
 from liesparse.runs import N_GLANCE, History, Interrupted, Keeping, Trained, train
 from liesparse.starts import random_start, start_from_data
@@ -325,14 +321,7 @@ class LieSparseCoder(Motions):
     def score_samples(self, X: Any) -> Any:
         """Return ln P(I | α̂) of each norm-1 image, the pose integrated out."""
         images = self._known_images(X)
-        codes = self._codes(images)
-
-        def judge(rows: Tensor, codes: Tensor) -> Tensor:
-            return log_likelihood(self.model_, rows, codes, self._engine())
-
-        found = self._by_chunks(judge, images.rows, codes)
-        nothing = (1 - images.seen[:, 0]) / (2 * self.model_.noise_std**2)  # a blank image has no energy
-        return images.give_back(found + nothing)
+        return images.give_back(self._log_likelihood(images, self._codes(images)))
 
     def score(self, X: Any, y: Any = None) -> float:  # noqa: ARG002
         """Return the mean of :meth:`score_samples`."""

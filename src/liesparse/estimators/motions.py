@@ -14,7 +14,7 @@ from liesparse._checks import check_count
 from liesparse.devices import to_cpu
 from liesparse.estimators.base import Array, Coder, Images
 from liesparse.model import Parameters, apply_transform, draw_codes, generate, reconstruct
-from liesparse.posterior import Engine, TorusPosterior, draw_poses, pose_natural
+from liesparse.posterior import Engine, TorusPosterior, draw_poses, log_likelihood, pose_natural
 from liesparse.torus import wrap
 
 
@@ -47,8 +47,7 @@ class Motions(Coder):
     def pose_posterior(self, X: Any) -> TorusPosterior:
         """Return P(s | I, α̂), with modes, widths, densities and samples."""
         images = self._known_images(X)
-        natural = pose_natural(self.model_, images.rows, self._codes(images))
-        return TorusPosterior(natural, self.model_.frequencies)
+        return self._pose_posterior(images, self._codes(images))
 
     def reconstruct(self, X: Any) -> Any:
         """Return T(ŝ)Φα̂, what the model makes of each image."""
@@ -122,6 +121,26 @@ class Motions(Coder):
             generate(model, codes, poses, generator=generator) if noise else reconstruct(model, codes, poses)
         ).reshape(n_samples, *self.image_shape_)
         return to_cpu(rows).numpy(), Inference(to_cpu(codes).numpy(), to_cpu(poses).numpy())
+
+    def _findings(self, X: Any) -> tuple[Inference, TorusPosterior, Any]:
+        """Return what infer, pose_posterior and score_samples do, but find the codes only once."""
+        images = self._known_images(X)
+        codes, poses = self._infer(images)
+        inference = Inference(images.give_back(codes), images.give_back(poses))
+        scores = images.give_back(self._log_likelihood(images, codes))
+        return inference, self._pose_posterior(images, codes), scores
+
+    def _pose_posterior(self, images: Images, codes: Tensor) -> TorusPosterior:
+        return TorusPosterior(pose_natural(self.model_, images.rows, codes), self.model_.frequencies)
+
+    def _log_likelihood(self, images: Images, codes: Tensor) -> Tensor:
+        engine = self._engine()
+
+        def judge(rows: Tensor, codes: Tensor) -> Tensor:
+            return log_likelihood(self.model_, rows, codes, engine)
+
+        found: Tensor = self._by_chunks(judge, images.rows, codes)
+        return found + (1 - images.seen[:, 0]) / (2 * self.model_.noise_std**2)  # a blank image has no energy
 
     def _poses_like(self, X: Any, delta: Any) -> Tensor:
         delta = self._tensor(delta)

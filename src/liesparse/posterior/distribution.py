@@ -25,6 +25,7 @@ from liesparse.posterior.sampling import MOST_AXES_BY_GRID, SamplingEngine
 POINTS_PER_WIDTH = 1.0  # the trapezoidal rule on a Gaussian is then right to 1e-8
 LEAST_POINTS, MOST_POINTS = 2**14, 2**22  # for one image; n = 2 gets up to 2048 per axis
 MOST_IN_A_CUBE = 2**18  # for n >= 3, beyond which draws take the place of the grid
+MOST_IN_A_DENSITY = 2**27  # points for all images, for n >= 4: 1 GiB
 ENTRIES_AT_ONCE = 2**23
 SAME_PEAK = 1e-3  # radians
 N_PEAKS = 8  # grid peaks that are refined to find distinct ones
@@ -160,8 +161,12 @@ class TorusPosterior:
         return torus.grid_axis(check_count("n_grid", n_grid, 2)) - math.pi
 
     def density(self, n_grid: int = 100) -> Float[Tensor, "batch *grid"]:
-        """Return P(s) at the points of a grid from -π, of shape (batch, N, …, N)."""
-        engine = GridEngine(self.frequencies, check_count("n_grid", n_grid, 2), dtype=torch.float64)
+        """Return P(s) at the points of a grid from -π, of shape (batch, N, …, N); for n >= 4 at most 2²⁷ points."""
+        n_points = max(1, len(self)) * check_count("n_grid", n_grid, 2) ** self.torus_dim
+        if self.torus_dim >= 4 and n_points > MOST_IN_A_DENSITY:
+            got = f"{n_points:,} for n_grid = {n_grid}, torus_dim = {self.torus_dim} and {len(self)} image(s)"
+            reject("n_grid", f"at most {MOST_IN_A_DENSITY:,} points", got, "Use marginal, or a smaller n_grid.")
+        engine = GridEngine(self.frequencies, n_grid, dtype=torch.float64)
         values = engine.log_density(self._seen_from_minus_pi) - self.log_partition[:, None]
         return values.exp().view((len(self),) + (n_grid,) * self.torus_dim)
 

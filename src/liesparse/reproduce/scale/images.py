@@ -155,14 +155,16 @@ def describe(image_shape: tuple[int, ...]) -> str:
     return " × ".join(map(str, image_shape))
 
 
-def measure_images() -> dict[str, Any]:
+def measure_images(*, report: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
     """Measure everything for all shapes; ratios are to the first of them."""
     planes = {shape: min(N_IRREPS, math.prod(shape) // 2) for shape in (*SHAPES, *PATCHES)}
+    report("the time of a step for all sizes")
     times = measure_times({describe(shape): (math.prod(shape), count) for shape, count in planes.items()})
     rows: list[dict[str, Any]] = []
     for shape in SHAPES:
         name, n_pixels = describe(shape), math.prod(shape)
         operations = count_operations(Sizes(n_pixels, planes[shape], N_COMPONENTS, BATCH, N_GRID))
+        report(f"the memory for images of {name}")
         memory = memory_of_a_process(n_pixels)
         rows.append(
             {
