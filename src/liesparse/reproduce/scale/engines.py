@@ -1,11 +1,10 @@
 """Which engine for how many transformations: time per batch, error of the moments, effective sample size.
 
-``python -m liesparse.reproduce.scale.engines`` prints it as JSON.
+``liesparse bench scale --part engines`` prints it.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 import time
@@ -190,7 +189,3 @@ def measure_engines(*, report: Callable[[str], None] = lambda _: None) -> dict[s
     found |= measure_rivals()
     report("errors against brute force")
     return found | measure_errors()
-
-
-if __name__ == "__main__":
-    print(json.dumps(measure_engines(), indent=2))

@@ -26,7 +26,7 @@ from liesparse.estimators import LieSparseCoder
 from liesparse.learning import Progress
 from liesparse.parallel import join
 
-MODULE = "liesparse.reproduce.scale.streaming"  # also where it is __main__
+MODULE = "liesparse.reproduce.scale"  # whose __main__ is a process that is measured
 SIZES = (200_000, 1_000_000)
 SHARD = 50_000  # images in a file
 MODEL: dict[str, Any] = {"n_irreps": 16, "settings": {"learning.n_code_steps": 4}}  # small, to be quick
@@ -168,20 +168,11 @@ def measure_streaming(sizes: tuple[int, ...] = SIZES, *, report: Report = lambda
 
 
 def main() -> None:
-    """Print all figures as JSON; the options are for the processes that are measured."""
+    """Be a process that is measured: train on a folder, or time some steps, and print figures as JSON."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--train", type=Path)
-    parser.add_argument("--steps", type=int)
+    parser.add_argument("--steps", type=int, default=100)
     options = parser.parse_args()
-    if options.train:
-        result: dict[str, Any] | None = train_on(options.train)
-    elif options.steps:
-        result = time_steps(options.steps)
-    else:
-        result = measure_streaming(report=lambda what: print(what, file=sys.stderr))
+    result = train_on(options.train) if options.train else time_steps(options.steps)
     if result is not None:
         print(json.dumps(result, indent=2))
-
-
-if __name__ == "__main__":
-    main()
