@@ -14,7 +14,17 @@ from liesparse.web.pack import pack_world
 from liesparse.web.world import World
 
 FOLDER = Path(__file__).parent / "page"
-SCRIPTS = ("model.js", "paint.js", "gif.js", "pose.js", "sketch.js", "walk.js", "planes.js", "app.js")  # in this order
+SCRIPTS = (
+    "model.js",
+    "paint.js",
+    "gif.js",
+    "pose.js",
+    "sketch.js",
+    "walk.js",
+    "planes.js",
+    "face.js",
+    "app.js",
+)  # in this order
 
 
 SELF, NONE = "'self'", "'none'"
