@@ -30,10 +30,10 @@ test: lint
 	OMP_NUM_THREADS=1 $(MAKE) --no-print-directory --jobs 2 --output-sync=target test-whole test-parts
 
 test-whole:
-	$(BIN)/pytest tests/e2e --ignore tests/e2e/test_explorer.py
+	$(BIN)/pytest tests/e2e --ignore tests/e2e/explorer
 
 test-parts:
-	$(BIN)/pytest tests/laws tests/oracle tests/unit tests/e2e/test_explorer.py -p no:cacheprovider
+	$(BIN)/pytest tests/laws tests/oracle tests/unit tests/e2e/explorer -p no:cacheprovider
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,91 @@
+"""What the explorer's tests do in a browser, and how they read what it shows."""
+
+import base64
+import io
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from urllib.parse import parse_qs, urlsplit
+
+import numpy as np
+import torch
+from PIL import Image
+
+from liesparse.model import reconstruct
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+SAME_GREY = 3  # of 255: half precision and rounding
+
+COMMAND = [sys.executable, "-m", "liesparse", "explore"]
+
+
+@contextmanager
+def serving(*arguments):
+    with subprocess.Popen([*COMMAND, "--no-open", *arguments], stdout=subprocess.PIPE, text=True) as server:
+        try:
+            yield re.search(r"http://\S+", server.stdout.readline()).group(), server
+        finally:
+            server.send_signal(signal.SIGINT)
+            server.wait(20)
+
+
+def settle(page):
+    """Wait until the page has painted, and has written its link."""
+    page.wait_for_timeout(350)
+
+
+def pixels_of(page, canvas="#image"):
+    """Return the grey values of a canvas as the page painted them."""
+    address = page.locator(canvas).evaluate("canvas => canvas.toDataURL()")
+    content = base64.b64decode(address.partition(",")[2])
+    return np.asarray(Image.open(io.BytesIO(content)).convert("RGBA"), dtype=float)[..., 0]
+
+
+def state_of(page, n_shapes=10):
+    """Return codes and pose as the page's address has them."""
+    given = parse_qs(urlsplit(page.url).fragment, keep_blank_values=True)
+    codes = torch.zeros(1, n_shapes)
+    for part in filter(None, given["codes"][0].split(",")):
+        place, value = part.split(":")
+        codes[0, int(place)] = float(value)
+    return codes, torch.tensor([[float(angle) for angle in given["pose"][0].split(",")]])
+
+
+def expected_pixels(world, codes, poses):
+    """Compute T(s) Φ α in Python and paint it as the page does."""
+    peak = world.examples.amax(dim=1).sort().values[len(world.examples) // 2]
+    image = reconstruct(world.coder.model_, codes, poses)[0].reshape(world.image_shape)
+    return (255 * (image / peak).clamp(0, 1)).numpy()
+
+
+def assert_shows(page, world):
+    settle(page)
+    wanted = expected_pixels(world, *state_of(page))
+    assert np.abs(pixels_of(page) - wanted).max() <= SAME_GREY
+    return wanted
+
+
+def drag(page, element, *places):
+    box = page.locator(element).bounding_box()
+    at = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in places]
+    page.mouse.move(*at[0])
+    page.mouse.down()
+    for x, y in at:
+        page.mouse.move(x, y, steps=3)
+    page.mouse.up()
+
+
+def picture_bytes(pixels):
+    buffer = io.BytesIO()
+    Image.fromarray(pixels.astype(np.uint8)).save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+DROP = """([name, bytes]) => { const transfer = new DataTransfer();
+    transfer.items.add(new File([new Uint8Array(bytes)], name));
+    document.body.dispatchEvent(new DragEvent('drop', {dataTransfer: transfer, bubbles: true, cancelable: true})); }"""
