@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import torch
@@ -14,7 +12,7 @@ from liesparse import torus
 from liesparse._checks import check_choice, check_count, check_images, check_matrix, check_real, reject
 from liesparse.devices import full_precision, is_cpu
 from liesparse.model import Parameters, compose
-from liesparse.posterior import Engine, natural_parameters, pose_natural, refined_peaks
+from liesparse.posterior import Ascent, Engine, natural_parameters, pose_natural
 
 Gradient = Literal["approximate", "exact"]
 GRADIENTS: tuple[Gradient, ...] = ("approximate", "exact")
@@ -22,7 +20,6 @@ CodeUpdate = Literal["subgradient", "proximal"]
 CODE_UPDATES: tuple[CodeUpdate, ...] = ("subgradient", "proximal")
 
 STEP_SAFETY = 1.5  # [Chau20, app. D]
-N_CANDIDATES = 4  # peaks of the pose density that are refined
 
 
 class PoseExpectation(NamedTuple):
@@ -120,56 +117,19 @@ def infer_codes(
     check_choice("update", update, CODE_UPDATES)
     check_choice("gradient", gradient, GRADIENTS)
     codes = _start_codes(parameters, images, start)
-    variance = parameters.noise_std**2
     image_planes, dictionary_planes = parameters.to_planes(images), parameters.to_planes(parameters.dictionary.T)
-    step = code_step_size(dictionary_planes.flatten(1), parameters.noise_std)
-    if engine.kernel is not None:
-        found = engine.kernel.ascend(
-            codes,
-            image_planes,
-            dictionary_planes,
-            parameters.pose_prior,
-            n_steps=n_code_steps,
-            step=float(step),
-            sparsity=parameters.sparsity,
-            variance=variance,
-            exact=gradient == "exact",
-            subgradient=update == "subgradient",
-        )
-        if found is not None:
-            return found
-    # Conjugate planes ū, v̄ throughout: then η̂ = η + ūv/σ² and R̄ᵀv - u need no conjugation in the loop.
-    dictionary_planes = torus.conjugate(engine.arrange(dictionary_planes)).flatten(1)  # Ā
-    planes = engine.arrange(image_planes)
-    evidence, mirrored = torus.as_complex(planes / variance), torus.as_complex(torus.conjugate(planes))
-    prior = torus.as_complex(engine.arrange(parameters.pose_prior))
-    back = (dictionary_planes * (step / variance)).T
-
-    def advance(codes: Float[Tensor, "batch component"]) -> Float[Tensor, "batch component"]:
-        shape = torus.as_complex((codes @ dictionary_planes).unflatten(1, (-1, 2)))  # ū
-        natural = shape * evidence + prior
-        rotation = torus.as_complex(engine.arranged_moments(torch.view_as_real(natural)).rotation)
-        exact = gradient == "exact"
-        residual = rotation * mirrored - shape if exact else rotation * (mirrored - rotation.conj() * shape)
-        uphill = torch.view_as_real(residual).flatten(1) @ back
-        shrink = codes.sign() if update == "subgradient" else 1.0
-        return (codes + uphill - step * parameters.sparsity * shrink).clamp_(min=0)
-
-    with torch.inference_mode():  # a tenth faster; the clone is an ordinary tensor again
-        found = fista(advance, codes, n_code_steps)
-    return found.clone()
-
-
-def fista(advance: Callable[[Tensor], Tensor], start: Tensor, n_steps: int) -> Tensor:
-    """Accelerate the fixed-point iteration x ← advance(x) by Nesterov's momentum [Beck09, eq. 4.1-4.3]."""
-    current = ahead = start
-    momentum = 1.0
-    for _ in range(n_steps):
-        previous, current = current, advance(ahead)
-        next_momentum = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
-        ahead = torch.lerp(previous, current, 1 + (momentum - 1) / next_momentum)
-        momentum = next_momentum
-    return current
+    ascent = Ascent(
+        image_planes,
+        dictionary_planes,
+        parameters.pose_prior,
+        n_steps=n_code_steps,
+        step=code_step_size(dictionary_planes.flatten(1), parameters.noise_std),
+        sparsity=parameters.sparsity,
+        variance=parameters.noise_std**2,
+        exact=gradient == "exact",
+        subgradient=update == "subgradient",
+    )
+    return engine.ascend(codes, ascent)
 
 
 def _start_codes(
@@ -199,7 +159,5 @@ def map_poses(
     engine.check_fits(parameters)
     check_images(images, parameters.n_pixels, parameters.dtype)
     natural = pose_natural(parameters, images, codes)
-    if not refine:
-        return torus.wrap(engine.mode(natural))
-    peaks, values = refined_peaks(natural, engine, N_CANDIDATES)
-    return torus.wrap(peaks.take_along_dim(values.argmax(dim=1)[:, None, None], dim=1).squeeze(1))
+    found = engine.modes(natural).poses if refine else engine.coarse_modes(natural, 1)
+    return torus.wrap(found[:, 0])

@@ -31,7 +31,7 @@ from liesparse.inference import (
 )
 from liesparse.model import Parameters, unit_columns
 from liesparse.parallel import ALONE, Group
-from liesparse.posterior import ENGINES, Engine, EngineName, make_engine
+from liesparse.posterior import Engine, engine_names, make_engine
 from liesparse.reseed import reseed
 
 Schedule = Literal["constant", "cosine"]
@@ -79,7 +79,7 @@ class Settings:
 
     n_epochs: int = 20
     batch_size: int = 100
-    posterior: EngineName = "grid"
+    posterior: str = "grid"
     n_grid: int = 50
     n_code_steps: int = 20
     code_start: float = 0.01
@@ -104,7 +104,7 @@ class Settings:
             check_real(name, getattr(self, name), minimum=0)
         check_real("em_rate", self.em_rate, above=0, maximum=1)
         check_real("reseed_overlap", self.reseed_overlap, above=0, maximum=1)
-        check_choice("posterior", self.posterior, ENGINES)
+        check_choice("posterior", self.posterior, engine_names())
         check_choice("method", self.method, METHODS)
         check_choice("code_update", self.code_update, CODE_UPDATES)
         check_choice("gradient", self.gradient, GRADIENTS)

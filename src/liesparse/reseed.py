@@ -14,7 +14,7 @@ from torch import Tensor
 from liesparse.em import LEAST_USE
 from liesparse.inference import map_poses
 from liesparse.model import Parameters, reconstruct
-from liesparse.posterior import Engine, natural_parameters, refined_peaks
+from liesparse.posterior import Engine, natural_parameters
 
 
 def pose_overlaps(parameters: Parameters, engine: Engine) -> Float[Tensor, "component component"]:
@@ -27,7 +27,7 @@ def pose_overlaps(parameters: Parameters, engine: Engine) -> Float[Tensor, "comp
     overlaps = torch.eye(n, dtype=planes.dtype, device=planes.device)
     if n > 1:
         natural = natural_parameters(planes[first], planes[second], 1.0, flat)
-        overlaps[first, second] = overlaps[second, first] = refined_peaks(natural, engine, 1)[1][:, 0]
+        overlaps[first, second] = overlaps[second, first] = engine.modes(natural).log_density[:, 0]
     return overlaps
 
 

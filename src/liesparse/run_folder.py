@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from liesparse.estimators import LieSparseCoder, SparseCoder
 from liesparse.files import write_json
 from liesparse.inference import infer_codes
 from liesparse.metrics import active_codes, evaluate, examine, snr
-from liesparse.posterior import SamplingEngine, make_engine, pose_natural
+from liesparse.posterior import make_engine, pose_natural
 from liesparse.runs import N_GLANCE
 
 MODEL, BASELINE = "model.safetensors", "baseline.safetensors"
@@ -103,10 +104,11 @@ def measure(
         "posterior_width": health.posterior_width,
         "multimodal_share": health.multimodal_share,
     }
-    if isinstance(engine, SamplingEngine):
-        glance = there[:N_GLANCE]
-        natural = pose_natural(model, glance, infer_codes(model, glance, engine))
-        metrics["least_effective_sample_size"] = float(engine.effective_sample_size(natural).min())
+    glance = there[:N_GLANCE]
+    natural = pose_natural(model, glance, infer_codes(model, glance, engine))
+    sample_size = float(engine.effective_sample_size(natural).min())
+    if math.isfinite(sample_size):
+        metrics["least_effective_sample_size"] = sample_size
     if baseline is not None:
         codes = baseline.transform(images)
         metrics |= {

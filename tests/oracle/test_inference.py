@@ -143,8 +143,8 @@ def test_map_pose_beats_a_finer_grid(make_model, draw, torus_dim, n_grid, n_fine
     natural = pose_natural(model, images, codes)
     poses = map_poses(model, images, codes, coarse)
     value = pose_log_density(natural, model.frequencies, poses)
-    assert (value >= coarse.log_density(natural).amax(dim=1)).all()
-    assert (value >= fine.log_density(natural).amax(dim=1) - 1e-9).all()
+    assert (value >= coarse.values(natural).amax(dim=1)).all()
+    assert (value >= fine.values(natural).amax(dim=1) - 1e-9).all()
     for direction in 1e-5 * torch.eye(torus_dim, dtype=F64):
         ahead, behind = (pose_log_density(natural, model.frequencies, poses + sign * direction) for sign in (1, -1))
         assert_close(ahead, behind, atol=1e-5, rtol=0)  # a stationary point
@@ -155,10 +155,12 @@ def test_modes_are_the_highest_peaks():
     natural = torch.zeros(1, 3, 2, dtype=F64)
     natural[0, 2, 0], natural[0, 0, 0] = 1.0, 0.1
     engine = GridEngine(half_lattice(1, 3), 90, dtype=F64)
-    modes = engine.modes(natural, 3)[0, :, 0]
+    modes = engine.coarse_modes(natural, 3)[0, :, 0]
     assert float(modes[0]) == 0
     assert_close(modes[1:].sort().values, torch.tensor([2.094, 4.189], dtype=F64), atol=0.08, rtol=0)
-    assert engine.mode(natural).equal(modes[None, :1])
+    refined = engine.modes(natural, 3)
+    assert_close(refined.poses[0, 1:, 0].sort().values, torch.tensor([2.0848, 4.1984], dtype=F64), atol=1e-3, rtol=0)
+    assert_close(refined.log_density[0, 0], torch.tensor(1.1, dtype=F64))
 
 
 def test_the_higher_of_two_peaks_wins_even_if_the_grid_prefers_the_lower(make_model, monkeypatch):
@@ -203,5 +205,5 @@ def test_unrefined_pose_is_the_best_grid_point(make_model, draw):
     images, codes, _ = draw(model)
     engine = GridEngine(model.frequencies, 10, dtype=F64)
     natural = pose_natural(model, images, codes)
-    best = engine.points[engine.log_density(natural).argmax(dim=1)]
+    best = engine.points[engine.values(natural).argmax(dim=1)]
     assert_close(map_poses(model, images, codes, engine, refine=False), torus.wrap(best))

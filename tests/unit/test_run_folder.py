@@ -40,7 +40,9 @@ def test_the_least_effective_sample_size_is_that_of_the_weights(repeats, trusted
     metrics = measure(LieSparseCoder.from_model(model), None, images)
     engine = SamplingEngine(model.frequencies)
     natural = pose_natural(model, images, infer_codes(model, images, engine))
-    weights = torch.softmax(SamplingEngine(model.frequencies, dtype=torch.float64).draws(natural.double())[1], dim=1)
+    weights = torch.softmax(
+        SamplingEngine(model.frequencies, dtype=torch.float64).nodes(natural.double()).log_weights, dim=1
+    )
     least = metrics["least_effective_sample_size"]
     assert least == pytest.approx(float((1 / weights.square().sum(dim=1)).min()), rel=tolerance)
     assert (least >= 50) == trusted

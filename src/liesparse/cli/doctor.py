@@ -21,7 +21,7 @@ def doctor(
     test: Annotated[bool, typer.Option(help="Whether to train a small model as a test.")] = True,
     json: JsonOption = None,
 ) -> None:
-    """Show versions, threads, compiler and data, and train a small model as a test (about ten seconds)."""
+    """Show versions, threads, kernel and data, and train a small model as a test (about ten seconds)."""
     console = make_console(quiet=str(json) == "-")
     found = _look(data_dir)
     table = Table(show_header=False)
@@ -51,16 +51,15 @@ def _look(data_dir: Any) -> dict[str, Any]:
     from liesparse import __version__
     from liesparse.data import list_sources
     from liesparse.devices import choose_device
-    from liesparse.lattice import half_lattice
-    from liesparse.posterior import AdaptiveEngine
+    from liesparse.posterior.kernels import choose
 
-    native = AdaptiveEngine(half_lattice(2, 20)).kernel is not None
+    kernel = choose()
     found: dict[str, Any] = {"liesparse": __version__, "python": platform.python_version()}
     found |= {package: _version(package) for package in PACKAGES}
     found |= {
         "threads": torch.get_num_threads(),
         "device": str(choose_device("auto")),
-        "compiled_code": "yes" if native else "no (needs gcc or cc; without it, several times slower)",
+        "kernel": f"{kernel.library.name if kernel.library else 'torch, several times slower'}: {kernel.reason}",
     }
     return found | {f"data: {source.name}": source.where for source in list_sources(data_dir)}
 

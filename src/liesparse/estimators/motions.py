@@ -14,7 +14,7 @@ from liesparse._checks import check_count
 from liesparse.devices import to_cpu
 from liesparse.estimators.base import Array, Coder, Images
 from liesparse.model import Parameters, apply_transform, draw_codes, generate, reconstruct
-from liesparse.posterior import Engine, TorusPosterior, draw_poses, log_likelihood, pose_natural
+from liesparse.posterior import Engine, TorusPosterior, log_likelihood, pose_natural
 from liesparse.torus import wrap
 
 
@@ -115,8 +115,8 @@ class Motions(Coder):
         check_is_fitted(self)
         model, generator = self.model_, self._generator()
         codes = draw_codes(model, check_count("n_samples", n_samples), generator=generator)
-        prior = model.pose_prior.expand(n_samples, -1, -1)
-        poses = draw_poses(prior, self._engine(), generator=generator)
+        prior = TorusPosterior(model.pose_prior[None], model.frequencies)
+        poses = prior.sample(n_samples, generator=generator)[0].to(codes)
         rows = (
             generate(model, codes, poses, generator=generator) if noise else reconstruct(model, codes, poses)
         ).reshape(n_samples, *self.image_shape_)

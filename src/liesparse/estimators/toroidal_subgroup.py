@@ -16,7 +16,7 @@ from liesparse.devices import to_cpu
 from liesparse.estimators.base import ImageEstimator, Images
 from liesparse.files import Sealed, need
 from liesparse.lattice import half_lattice
-from liesparse.posterior import AdaptiveEngine, TorusPosterior, refined_peaks
+from liesparse.posterior import AdaptiveEngine, TorusPosterior
 from liesparse.starts import leading_subspace
 from liesparse.torus import phases, rotate, to_planes, wrap
 
@@ -91,9 +91,7 @@ class ToroidalSubgroup(ImageEstimator):
         """Return the angle s from each first image to its second, of shape (n_pairs,), in [-π, π]."""
         first, _, natural = self._natural(X, y)
         engine = AdaptiveEngine(self._frequencies(), dtype=natural.dtype, device=natural.device)
-        peaks, values = refined_peaks(natural, engine, 4)
-        best = peaks[..., 0].take_along_dim(values.argmax(dim=1)[:, None], dim=1).squeeze(1)
-        return first.give_back(wrap(best))
+        return first.give_back(wrap(engine.modes(natural).poses[:, 0, 0]))
 
     def pose_posterior(self, X: Any, y: Any) -> TorusPosterior:
         """Return P(s | I, I') for each pair."""

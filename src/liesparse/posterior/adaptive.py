@@ -19,11 +19,11 @@ from torch import Tensor
 
 from liesparse import torus
 from liesparse._checks import check_frequencies
-from liesparse.posterior.base import GridBased, Moments
-from liesparse.posterior.native import Refinement, make_kernel
+from liesparse.posterior.base import Moments
+from liesparse.posterior.grid import SeparableEngine
+from liesparse.posterior.kernels import Refinement, make_grid_kernel
 from liesparse.posterior.separable import (
     NEGLIGIBLE,
-    FrequencyBox,
     SeparableSum,
     WindowTables,
     normalize_,
@@ -54,7 +54,7 @@ class _Need(NamedTuple):
     flank: Float[Tensor, " batch"]  # how much further a node may lie below mass at the near edge of its cell
 
 
-class AdaptiveEngine(GridBased):
+class AdaptiveEngine(SeparableEngine):
     """Quadrature as fine as each posterior needs, where its mass is.
 
     ``n_grid`` concerns only the methods that return values on a grid, such as ``density``.
@@ -66,12 +66,12 @@ class AdaptiveEngine(GridBased):
         *,
         dtype: torch.dtype = torch.float32,
         device: torch.device | None = None,
+        kernel: str | None = None,
     ) -> None:
         self._nyquist = 2 * int(check_frequencies(frequencies).abs().max()) + 1
         self._n_coarse = max(6, 2 * math.ceil(OVERSAMPLING * self._nyquist / 2))
         n_grid = DENSITY_REFINEMENT * self._n_coarse if frequencies.shape[1] <= 2 else self._n_coarse
         super().__init__(frequencies, n_grid, dtype=dtype, device=device)
-        self._box = FrequencyBox(frequencies, self.device)
         self._spacing = 2 * math.pi / self._n_coarse
         self._log_coarse_cell = self.torus_dim * math.log(self._spacing)
         self._coarse = SeparableSum(self._box, torus.grid_axis(self._n_coarse), dtype=dtype)
@@ -98,24 +98,15 @@ class AdaptiveEngine(GridBased):
         empty = torch.zeros_like(reach).masked_fill(apart < reach, -torch.inf)
         self._inside = empty.flatten(0, 1)  # (level · node, node)
         refinement = Refinement(LEAST_POINTS * self._nyquist, POINTS_PER_WIDTH, TAIL)
-        self.kernel = make_kernel(frequencies, self._n_coarse, dtype, self.device, refinement)
+        self._kernel = make_grid_kernel(kernel, frequencies, self._n_coarse, dtype, self.device, refinement)
         self._grid = cache(self._make_grid)
         self._cell = cache(self._make_cell)
 
-    def arrange(self, planes: Float[Tensor, "*batch irrep 2"]) -> Float[Tensor, "*batch cell 2"]:
-        """Put each plane into its cell of the box; cells without a frequency stay zero."""
-        return self._box.arrange(planes)
-
-    def restore(self, planes: Float[Tensor, "*batch cell 2"]) -> Float[Tensor, "*batch irrep 2"]:
-        """Take each plane out of its cell."""
-        return self._box.restore(planes)
-
-    def log_density(self, natural: Float[Tensor, "batch irrep 2"]) -> Float[Tensor, "batch point"]:
+    def values(self, natural: Float[Tensor, "batch irrep 2"]) -> Float[Tensor, "batch point"]:
         """Return η·T(s) at every grid point [Chau20, app. B]."""
-        return self._grid(self.n_grid).evaluate(self._box.fold(self.arrange(natural)))
+        return self._grid(self.n_grid).evaluate(self._box.fold(natural))
 
-    def arranged_moments(self, natural: Float[Tensor, "batch cell 2"]) -> Moments:
-        """Return ln Z(η) and R̄ [Chau20, app. B and C]."""
+    def _sum(self, natural: Float[Tensor, "batch irrep 2"]) -> Moments:
         folded = self._box.fold(natural)
         need = self._look(folded)
         log_partition, rotation = torch.empty_like(need.peak), torch.empty_like(folded)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -13,17 +14,28 @@ from torch import Tensor
 from liesparse import torus
 from liesparse._checks import check_count, check_frequencies, reject
 from liesparse.model import Parameters
-from liesparse.posterior.native import Kernel
-from liesparse.posterior.native import Moments as Moments
+from liesparse.posterior.ascent import Ascent, ascend_codes
+from liesparse.posterior.modes import Modes, find_modes
+
+N_CANDIDATES = 4  # places that are climbed for each mode that is asked for
+
+
+class Moments(NamedTuple):
+    """ln Z(η) and R̄ = E[R(s)], the latter as (E[cos ω_l·s], E[sin ω_l·s]) for each plane."""
+
+    log_partition: Float[Tensor, " batch"]
+    rotation: Float[Tensor, "batch irrep 2"]
+
+
+class Nodes(NamedTuple):
+    """Points of a sum in place of an integral: ∫ f(s) exp(η·T(s)) ds is about Σ exp(log_weight) f(pose)."""
+
+    poses: Float[Tensor, "one_or_batch point torus"]
+    log_weights: Float[Tensor, "batch point"]
 
 
 class Engine(ABC):
-    """Integrals over the torus for one set of frequencies.
-
-    An engine may keep the planes in an order of its own, with empty planes (all zeros) between
-    them: :meth:`arrange` brings planes into it, :meth:`restore` back. Loops that ask for moments
-    again and again arrange once and then call :meth:`arranged_moments`.
-    """
+    """Integrals over the torus for one set of frequencies."""
 
     def __init__(
         self,
@@ -35,7 +47,6 @@ class Engine(ABC):
         self.frequencies = check_frequencies(frequencies)
         self.dtype = dtype
         self.device = frequencies.device if device is None else device
-        self.kernel: Kernel | None = None  # compiled code that does the same, where there is any
 
     def check_fits(self, parameters: Parameters) -> None:
         """Reject a model with other frequencies, another floating point type, or on another device."""
@@ -54,37 +65,40 @@ class Engine(ABC):
         """Dimension of the pose (paper: n)."""
         return self.frequencies.shape[1]
 
-    def arrange(self, planes: Float[Tensor, "*batch irrep 2"]) -> Float[Tensor, "*batch cell 2"]:
-        """Bring planes into the engine's own order."""
-        return planes
-
-    def restore(self, planes: Float[Tensor, "*batch cell 2"]) -> Float[Tensor, "*batch irrep 2"]:
-        """Bring planes back into the order of ``frequencies``."""
-        return planes
-
     @abstractmethod
-    def arranged_moments(self, natural: Float[Tensor, "batch cell 2"]) -> Moments:
-        """Return ln Z and R̄ for natural parameters in the engine's own order."""
-
     def moments(self, natural: Float[Tensor, "batch irrep 2"]) -> Moments:
         """Return ln Z(η) and R̄ = E[R(s)] [Chau20, app. B and C]."""
-        found = self.kernel.moments(natural) if self.kernel is not None else None
-        if found is not None:
-            return found
-        log_partition, rotation = self.arranged_moments(self.arrange(natural))
-        return Moments(log_partition, self.restore(rotation))
+
+    @abstractmethod
+    def nodes(self, natural: Float[Tensor, "batch irrep 2"]) -> Nodes:
+        """Return the points over which the engine sums, and their log weights."""
+
+    @abstractmethod
+    def coarse_modes(self, natural: Float[Tensor, "batch irrep 2"], n_modes: int) -> Float[Tensor, "batch mode torus"]:
+        """Return the best of the engine's own points, best first, one for each hill as far as these points tell."""
 
     def log_partition(self, natural: Float[Tensor, "batch irrep 2"]) -> Float[Tensor, " batch"]:
         """Return ln Z(η) = ln ∫ exp(η·T(s)) ds over [0, 2π)ⁿ [Chau20, app. B]."""
         return self.moments(natural).log_partition
 
-    @abstractmethod
-    def modes(self, natural: Float[Tensor, "batch irrep 2"], n_modes: int) -> Float[Tensor, "batch mode torus"]:
-        """Return the places of the highest local maxima as the engine sees them, best first."""
+    def log_density(
+        self, natural: Float[Tensor, "batch irrep 2"], poses: Float[Tensor, "batch point torus"]
+    ) -> Float[Tensor, "batch point"]:
+        """Return ln P(s) = η·T(s) - ln Z(η) at any poses [Chau20, app. B]."""
+        features = torus.features(torus.phases(self.frequencies, poses))
+        return torch.einsum("blc,bklc->bk", natural, features) - self.log_partition(natural)[:, None]
 
-    def mode(self, natural: Float[Tensor, "batch irrep 2"]) -> Float[Tensor, "batch torus"]:
-        """Return the best point that the engine has seen; :func:`liesparse.inference.map_poses` refines it."""
-        return self.modes(natural, 1)[:, 0]
+    def modes(self, natural: Float[Tensor, "batch irrep 2"], n_modes: int = 1) -> Modes:
+        """Return the highest distinct modes, refined between the engine's points."""
+        return find_modes(natural, self.frequencies, self.coarse_modes(natural, N_CANDIDATES * n_modes), n_modes)
+
+    def effective_sample_size(self, natural: Float[Tensor, "batch irrep 2"]) -> Float[Tensor, " batch"]:
+        """Return how many equally weighted draws would tell as much: infinite where the integral is a full sum."""
+        return natural.new_full((len(natural),), torch.inf)
+
+    def ascend(self, codes: Float[Tensor, "batch component"], ascent: Ascent) -> Float[Tensor, "batch component"]:
+        """Return the codes after all steps of FISTA; they carry no gradient [Chau20, app. D]."""
+        return ascend_codes(lambda natural: self.moments(natural).rotation, codes, ascent)
 
 
 class GridBased(Engine):
@@ -108,16 +122,20 @@ class GridBased(Engine):
 
     @cached_property
     def points(self) -> Float[Tensor, "point torus"]:
-        """All grid points in the order of the flattened :meth:`log_density`."""
+        """All grid points in the order of :meth:`values`."""
         return torus.grid_points(self.n_grid, self.torus_dim, dtype=self.dtype).to(self.device)
 
     @abstractmethod
-    def log_density(self, natural: Float[Tensor, "batch irrep 2"]) -> Float[Tensor, "batch point"]:
-        """Return η·T(s), the unnormalised log density, at every grid point."""
+    def values(self, natural: Float[Tensor, "batch irrep 2"]) -> Float[Tensor, "batch point"]:
+        """Return η·T(s), the unnormalised log density, at every grid point [Chau20, app. B]."""
+
+    def nodes(self, natural: Float[Tensor, "batch irrep 2"]) -> Nodes:
+        """Return the points of the grid."""
+        return Nodes(self.points[None].to(natural), self.values(natural) + self.log_cell)
 
     def probabilities(self, natural: Float[Tensor, "batch irrep 2"]) -> Float[Tensor, "batch point"]:
         """Return the probability of each grid cell under P(s | I, α) [Chau20, app. B]."""
-        return torch.softmax(self.log_density(natural), dim=1)
+        return torch.softmax(self.values(natural), dim=1)
 
     def density(self, natural: Float[Tensor, "batch irrep 2"]) -> Float[Tensor, "batch *grid"]:
         """Return the posterior density on the grid, shape (batch, N, …, N); it integrates to 1."""
@@ -132,16 +150,12 @@ class GridBased(Engine):
         density = self.density(natural)
         return density.sum(dim=others) * (2 * math.pi / self.n_grid) ** len(others) if others else density
 
-    def mode(self, natural: Float[Tensor, "batch irrep 2"]) -> Float[Tensor, "batch torus"]:
-        """Return the best grid point [Chau20, sec. 5]; :func:`liesparse.inference.map_poses` refines it."""
-        return self.points[self.log_density(natural).argmax(dim=1)].to(natural)
-
-    def modes(self, natural: Float[Tensor, "batch irrep 2"], n_modes: int) -> Float[Tensor, "batch mode torus"]:
-        """Return the highest local maxima on the grid, best first.
+    def coarse_modes(self, natural: Float[Tensor, "batch irrep 2"], n_modes: int) -> Float[Tensor, "batch mode torus"]:
+        """Return the highest local maxima on the grid, the best grid point first [Chau20, sec. 5].
 
         Where there are fewer than ``n_modes`` of them, other grid points fill the rows.
         """
-        flat = self.log_density(natural)
+        flat = self.values(natural)
         values = flat.view((len(natural),) + (self.n_grid,) * self.torus_dim)
         peaks = torch.ones_like(values, dtype=torch.bool)
         for axis in range(1, self.torus_dim + 1):

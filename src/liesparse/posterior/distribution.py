@@ -17,9 +17,9 @@ from torch import Tensor
 from liesparse import torus
 from liesparse._checks import check_count, check_frequencies, check_real, describe, reject
 from liesparse.devices import to_cpu
-from liesparse.posterior.base import Moments
+from liesparse.posterior.base import Engine, Moments
 from liesparse.posterior.grid import GridEngine
-from liesparse.posterior.peaks import refined_peaks, slope_and_bend
+from liesparse.posterior.modes import RIDGE
 from liesparse.posterior.sampling import MOST_AXES_BY_GRID, SamplingEngine
 
 POINTS_PER_WIDTH = 1.0  # the trapezoidal rule on a Gaussian is then right to 1e-8
@@ -27,8 +27,6 @@ LEAST_POINTS, MOST_POINTS = 2**14, 2**22  # for one image; n = 2 gets up to 2048
 MOST_IN_A_CUBE = 2**18  # for n >= 3, beyond which draws take the place of the grid
 MOST_IN_A_DENSITY = 2**27  # points for all images, for n >= 4: 1 GiB
 ENTRIES_AT_ONCE = 2**23
-SAME_PEAK = 1e-3  # radians
-N_PEAKS = 8  # grid peaks that are refined to find distinct ones
 METROPOLIS_STEPS = 8
 N_CLOUD = 1024  # draws around each mode, for n >= 3
 
@@ -88,35 +86,15 @@ class TorusPosterior:
     def modes(self, k: int) -> Modes:
         """Return the ``k`` highest distinct modes, best first."""
         check_count("k", k)
-        poses, values = self._peaks(max(N_PEAKS, 2 * k))
-        values, order = values.sort(dim=1, descending=True)
-        poses = poses.take_along_dim(order[..., None], dim=1)
-        near = torus.wrap(poses[:, :, None] - poses[:, None]).norm(dim=-1) < SAME_PEAK
-        values = values.masked_fill(torch.tril(near, diagonal=-1).any(dim=2), -torch.inf)
-        values, order = values.topk(min(k, values.shape[1]), dim=1)
-        poses = torch.where(values.isfinite()[..., None], poses.take_along_dim(order[..., None], dim=1), torch.nan)
-        missing = k - values.shape[1]
-        return Modes(
-            torch.nn.functional.pad(poses, (0, 0, 0, missing), value=torch.nan),
-            torch.nn.functional.pad(values - self.log_partition[:, None], (0, missing), value=-torch.inf),
-        )
-
-    def _peaks(self, n_peaks: int) -> tuple[Float[Tensor, "batch peak torus"], Float[Tensor, "batch peak"]]:
-        """Refine the peaks of the fine grid; one that did not arrive at a maximum gets -inf."""
-        found = [refined_peaks(part, self._engine, n_peaks, n_steps=20) for part in self.natural.split(self._at_once)]
-        poses, values = (torch.cat(part) for part in zip(*found, strict=True))
-        repeated = self.natural.repeat_interleave(poses.shape[1], dim=0)
-        slope, bend = slope_and_bend(repeated, self.frequencies, poses.flatten(0, 1))
-        eigenvalues, axes = torch.linalg.eigh(bend)
-        left = torch.einsum("bij,bi->bj", axes, slope) / eigenvalues.abs().clamp(min=1e-12)  # of the way to the top
-        arrived = (eigenvalues.amin(dim=1) > 0) & (left.norm(dim=1) < SAME_PEAK / 10)
-        arrived = arrived.view_as(values) | (values == values.amax(dim=1, keepdim=True))  # a flat one has no top
-        return torus.wrap(poses), values.masked_fill(~arrived, -torch.inf)
+        found = [self._engine.modes(natural, k) for natural in self._padded.split(self._at_once)]
+        poses, values = (torch.cat(part) for part in list(zip(*found, strict=True))[:2])
+        poses = torch.where(values.isfinite()[..., None], torus.wrap(poses), torch.nan)
+        return Modes(poses, values - self.log_partition[:, None])
 
     @cached_property
     def log_partition(self) -> Float[Tensor, " batch"]:
         """Ln Z(η)."""
-        return self._integrals[0]
+        return self._moments.log_partition
 
     @cached_property
     def mean(self) -> Float[Tensor, "batch torus"]:
@@ -133,7 +111,7 @@ class TorusPosterior:
     def cov(self) -> Float[Tensor, "batch torus torus"]:
         """The covariance of the deviations from the circular mean, each brought into [-π, π]."""
         found = []
-        for rows, weights, points in self._weighed():
+        for rows, weights, points in self._weights():
             apart = torus.wrap(points - self.mean[rows, None])
             found.append(torch.einsum("bp,bpi,bpj->bij", weights, apart, apart))
         return torch.cat(found)
@@ -141,8 +119,7 @@ class TorusPosterior:
     @cached_property
     def entropy(self) -> Float[Tensor, " batch"]:
         """-∫ P ln P = ln Z - η·E[T(s)] in nats; the uniform density has n ln 2π."""
-        log_partition, expected = self._integrals[0], self._integrals[1]
-        return log_partition - expected
+        return self.log_partition - (self._padded * self._moments.rotation).sum(dim=(1, 2))
 
     def log_prob(self, poses: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         """Return ln P(s) at one pose for all images (n,), one for each (batch, n), or many for each (batch, k, n)."""
@@ -167,7 +144,7 @@ class TorusPosterior:
             got = f"{n_points:,} for n_grid = {n_grid}, torus_dim = {self.torus_dim} and {len(self)} image(s)"
             reject("n_grid", f"at most {MOST_IN_A_DENSITY:,} points", got, "Use marginal, or a smaller n_grid.")
         engine = GridEngine(self.frequencies, n_grid, dtype=torch.float64)
-        values = engine.log_density(self._seen_from_minus_pi) - self.log_partition[:, None]
+        values = engine.values(self._seen_from_minus_pi) - self.log_partition[:, None]
         return values.exp().view((len(self),) + (n_grid,) * self.torus_dim)
 
     def marginal(self, axis: int, n_grid: int = 100) -> Float[Tensor, "batch point"]:
@@ -175,7 +152,7 @@ class TorusPosterior:
         if not 0 <= axis < self.torus_dim:
             reject("axis", f"0 <= axis < torus_dim = {self.torus_dim}", str(axis), "Axes count from 0.")
         check_count("n_grid", n_grid, 2)
-        if isinstance(self._engine, SamplingEngine):
+        if self._by_draws:
             return self._smooth_marginal(axis, n_grid)
         n_fine = n_grid * max(1, math.ceil(self._n_grid / n_grid))
         engine = GridEngine(self.frequencies, n_fine, dtype=torch.float64)
@@ -187,7 +164,7 @@ class TorusPosterior:
         concentration = (n_grid / (2 * math.pi)) ** 2
         scale = 2 * math.pi * torch.special.i0e(torch.tensor(concentration, dtype=torch.float64))
         found = []
-        for _, weights, points in self._weighed():
+        for _, weights, points in self._weights():
             apart = self.axis(n_grid)[:, None] - points[:, None, :, axis]
             found.append(((concentration * (apart.cos() - 1)).exp() @ weights[..., None])[..., 0] / scale)
         return torch.cat(found)
@@ -199,31 +176,15 @@ class TorusPosterior:
         """
         generator = generator if generator is not None else torch.default_generator
         check_count("k", k)
-        draw = self._walk if isinstance(self._engine, SamplingEngine) else self._draw_cells
-        drawn = [draw(rows, weights, points, k, generator) for rows, weights, points in self._weighed()]
-        return torus.wrap(torch.cat(drawn))
+        return torus.wrap(torch.cat([self._draw(*part, k, generator) for part in self._weights()]))
 
-    def _draw_cells(self, rows: slice, weights: Tensor, points: Tensor, k: int, generator: torch.Generator) -> Tensor:
-        """Draw cells of the grid and places in them; such proposals also make the Metropolis steps."""
-        n_proposals = k * (1 + METROPOLIS_STEPS)
-        cells = torch.multinomial(weights, n_proposals, replacement=True, generator=generator)
-        spread = torch.rand((*cells.shape, self.torus_dim), generator=generator, dtype=points.dtype) - 0.5
-        proposals = points[0][cells] + spread * (2 * math.pi / self._n_grid)
-        gains = self[rows].log_prob(proposals) - weights.take_along_dim(cells, dim=1).log()
-        luck = torch.rand(gains.shape, generator=generator, dtype=gains.dtype).log()
-        poses, gain = proposals[:, :k], gains[:, :k]
-        for first in range(k, n_proposals, k):
-            others, their_gain = proposals[:, first : first + k], gains[:, first : first + k]
-            take = luck[:, first : first + k] < their_gain - gain
-            poses, gain = torch.where(take[..., None], others, poses), torch.where(take, their_gain, gain)
-        return poses
-
-    def _walk(self, rows: slice, weights: Tensor, points: Tensor, k: int, generator: torch.Generator) -> Tensor:
-        """Choose among the weighted draws, then walk by Metropolis steps as wide as the highest mode."""
-        assert isinstance(self._engine, SamplingEngine)
+    def _draw(self, rows: slice, weights: Tensor, points: Tensor, k: int, generator: torch.Generator) -> Tensor:
+        """Choose points by their weights and places in their cells, then take steps as wide as the highest mode."""
         chosen = torch.multinomial(weights, k, replacement=True, generator=generator)
-        poses = points.take_along_dim(chosen[..., None], dim=1)
-        roots = self._engine.climb(self.natural[rows]).roots[:, :1].mT
+        poses = points.expand(len(weights), -1, -1).take_along_dim(chosen[..., None], dim=1)
+        poses = poses + self._cell * (torch.rand(poses.shape, generator=generator, dtype=poses.dtype) - 0.5)
+        curvature = self._engine.modes(self._padded[rows]).curvature + RIDGE * torch.eye(self.torus_dim)
+        roots = torch.linalg.cholesky(curvature).mT
         values = self[rows].log_prob(poses)
         for _ in range(METROPOLIS_STEPS):
             noise = torch.randn(poses.shape, generator=generator, dtype=poses.dtype)[..., None]
@@ -236,9 +197,9 @@ class TorusPosterior:
     def credible_mass(self, radius: float) -> Float[Tensor, " batch"]:
         """Return the probability that the pose lies within ``radius`` (radians, along the torus) of the mode."""
         check_real("radius", radius, above=0)
-        cell = 1e-9 if isinstance(self._engine, SamplingEngine) else 2 * math.pi / self._n_grid
+        cell = max(self._cell, 1e-9)
         found = []
-        for rows, weights, points in self._weighed():
+        for rows, weights, points in self._weights():
             away = torus.wrap(points - self.mode[rows, None]).norm(dim=-1)
             inside = ((radius - away) / cell + 0.5).clamp(0, 1)  # the share of a cell at the edge
             found.append((weights * inside).sum(dim=1))
@@ -264,54 +225,48 @@ class TorusPosterior:
         least, most = (int(points ** (1 / self.torus_dim) + 1e-9) for points in (LEAST_POINTS, MOST_POINTS))
         return max(least, 2 * int(self.frequencies.abs().max()) + 1, min(self._wanted, most))
 
+    @property
+    def _by_draws(self) -> bool:
+        """Whether a grid would have too many points."""
+        return self.torus_dim > MOST_AXES_BY_GRID and self._wanted**self.torus_dim > MOST_IN_A_CUBE
+
+    @property
+    def _cell(self) -> float:
+        """How wide a point of the sums is."""
+        return 0.0 if self._by_draws else 2 * math.pi / self._n_grid
+
     @cached_property
-    def _engine(self) -> GridEngine | SamplingEngine:
-        if self.torus_dim > MOST_AXES_BY_GRID and self._wanted**self.torus_dim > MOST_IN_A_CUBE:
-            return SamplingEngine(self.frequencies, n_cloud=N_CLOUD, dtype=torch.float64)
-        return GridEngine(self.frequencies, self._n_grid, dtype=torch.float64)
+    def _engine(self) -> Engine:
+        """Unit vectors join the frequencies, so that the moments tell E[exp(is_j)] too."""
+        frequencies = torch.cat((self.frequencies, torch.eye(self.torus_dim, dtype=torch.int64)))
+        if self._by_draws:
+            return SamplingEngine(frequencies, n_cloud=N_CLOUD)
+        return GridEngine(frequencies, self._n_grid, dtype=torch.float64)
+
+    @cached_property
+    def _padded(self) -> Float[Tensor, "batch irrep_and_torus 2"]:
+        return torch.nn.functional.pad(self.natural, (0, 0, 0, self.torus_dim))
 
     @cached_property
     def _at_once(self) -> int:
         """How many images are looked at together."""
-        sampled = isinstance(self._engine, SamplingEngine)
-        entries = 4 * N_CLOUD * len(self.frequencies) if sampled else self._n_grid**self.torus_dim
+        entries = 4 * N_CLOUD * len(self.frequencies) if self._by_draws else self._n_grid**self.torus_dim
         return max(1, ENTRIES_AT_ONCE // entries)
 
-    def _weighed(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    def _weights(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """Yield the probabilities of points, some images at a time: (rows, (batch, point), (batch or 1, point, n))."""
-        engine = self._engine
         for first in range(0, len(self), self._at_once):
             rows = slice(first, first + self._at_once)
-            if isinstance(engine, SamplingEngine):
-                draws = engine.draws(self.natural[rows])
-                yield rows, torch.softmax(draws.log_weights, dim=1), draws.poses
-            else:
-                yield rows, engine.probabilities(self.natural[rows]), engine.points[None]
+            poses, log_weights = self._engine.nodes(self._padded[rows])
+            yield rows, torch.softmax(log_weights, dim=1), poses
 
     @cached_property
-    def _integrals(self) -> tuple[Tensor, Tensor]:
-        """Ln Z, and η·E[T(s)]."""
-        if isinstance(self._engine, SamplingEngine):
-            moments = self._sampled
-            return moments.log_partition, (self.natural * moments.rotation[:, : -self.torus_dim]).sum(dim=(1, 2))
-        found = [self._engine.moments(natural) for natural in self.natural.split(self._at_once)]
-        rotation = torch.cat([moments.rotation for moments in found])
-        return torch.cat([moments.log_partition for moments in found]), (self.natural * rotation).sum(dim=(1, 2))
+    def _moments(self) -> Moments:
+        found = [self._engine.moments(part.to(self._engine.dtype)) for part in self._padded.split(self._at_once)]
+        return Moments(*(torch.cat(part).double() for part in zip(*found, strict=True)))
 
-    @cached_property
-    def _sampled(self) -> Moments:
-        """The moments by importance sampling, with E[exp(is_j)] behind them: unit vectors with η = 0 join the ω."""
-        units = torch.eye(self.torus_dim, dtype=torch.int64)
-        engine = SamplingEngine(torch.cat((self.frequencies, units)), n_cloud=N_CLOUD)
-        padded = torch.nn.functional.pad(self.natural, (0, 0, 0, self.torus_dim)).float()
-        log_partition, rotation = engine.moments(padded)
-        return Moments(log_partition.double(), rotation.double())
-
-    @cached_property
+    @property
     def _resultant(self) -> tuple[Tensor, Tensor]:
         """E[cos s] and E[sin s]."""
-        if isinstance(self._engine, SamplingEngine):
-            cos, sin = self._sampled.rotation[:, -self.torus_dim :].unbind(-1)
-            return cos, sin
-        sums = [(weights @ points[0].cos(), weights @ points[0].sin()) for _, weights, points in self._weighed()]
-        return torch.cat([cos for cos, _ in sums]), torch.cat([sin for _, sin in sums])
+        cos, sin = self._moments.rotation[:, -self.torus_dim :].unbind(-1)
+        return cos, sin

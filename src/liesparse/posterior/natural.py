@@ -10,8 +10,7 @@ from torch import Tensor
 
 from liesparse._checks import check_images
 from liesparse.model import Parameters, compose
-from liesparse.posterior.base import Engine, GridBased
-from liesparse.posterior.distribution import TorusPosterior
+from liesparse.posterior.base import Engine
 
 
 def natural_parameters(
@@ -54,19 +53,3 @@ def log_likelihood(
     constant = 0.5 * parameters.n_pixels * math.log(2 * math.pi * variance)
     prior = engine.log_partition(parameters.pose_prior[None])
     return engine.log_partition(natural) - prior - energy - constant
-
-
-def draw_poses(
-    natural: Float[Tensor, "batch irrep 2"], engine: Engine, *, generator: torch.Generator
-) -> Float[Tensor, "batch torus"]:
-    """Draw one pose for each row of ``natural``; from the engine's grid, if any, spread evenly over the drawn cell.
-
-    With the prior's own natural parameters this samples the prior [Chau20, app. B].
-    """
-    if not isinstance(engine, GridBased):
-        return TorusPosterior(natural, engine.frequencies).sample(1, generator=generator)[:, 0].to(natural)
-    weights = engine.probabilities(natural).to(generator.device)
-    cells = torch.multinomial(weights, 1, generator=generator).flatten()
-    poses = engine.points[cells.to(engine.device)].to(natural)
-    spread = torch.rand(poses.shape, generator=generator, dtype=poses.dtype, device=generator.device) - 0.5
-    return poses + spread.to(poses) * (2 * math.pi / engine.n_grid)

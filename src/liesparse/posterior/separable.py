@@ -32,33 +32,23 @@ class FrequencyBox:
         self.n_cells = math.prod(self.sizes)
         cells = ravel(frequencies - lowest, self.sizes)
         layers = torch.tril(cells[:, None] == cells, diagonal=-1).sum(dim=1)  # equal ones standing before
-        self.n_layers = int(layers.max()) + 1
-        position = layers * self.n_cells + cells
+        n_layers = int(layers.max()) + 1
         # Where each cell finds its plane; an empty cell finds the zeros behind the last one.
-        source = torch.full((self.n_layers * self.n_cells,), len(frequencies))
-        source[position] = torch.arange(len(frequencies))
-        self._position, self._source = position.to(device), source.to(device)
+        source = torch.full((n_layers * self.n_cells,), len(frequencies))
+        source[layers * self.n_cells + cells] = torch.arange(len(frequencies))
+        self._cells, self._source = cells.to(device), source.to(device)
 
-    def arrange(self, planes: Float[Tensor, "*batch irrep 2"]) -> Float[Tensor, "*batch cell 2"]:
-        """Put each plane into its cell."""
-        padded = torch.cat((planes, planes.new_zeros((*planes.shape[:-2], 1, 2))), dim=-2)
-        return padded.index_select(-2, self._source)
-
-    def restore(self, planes: Float[Tensor, "*batch cell 2"]) -> Float[Tensor, "*batch irrep 2"]:
-        """Take each plane out of its cell."""
-        return planes.index_select(-2, self._position)
-
-    def fold(self, natural: Float[Tensor, "batch cell 2"]) -> Float[Tensor, "batch folded 2"]:
-        """Add the layers: equal frequencies share one coefficient."""
-        layers = natural.split(self.n_cells, dim=1)
-        total = layers[0]
-        for layer in layers[1:]:  # several times faster than a sum over a short axis
+    def fold(self, planes: Float[Tensor, "batch irrep 2"]) -> Float[Tensor, "batch folded 2"]:
+        """Put each plane into its cell; planes of equal frequency add up."""
+        padded = torch.cat((planes, planes.new_zeros(len(planes), 1, 2)), dim=1)
+        total, *others = padded.index_select(1, self._source).split(self.n_cells, dim=1)
+        for layer in others:  # several times faster than a sum over a short axis
             total = total + layer
         return total
 
-    def unfold(self, rotation: Float[Tensor, "batch folded 2"]) -> Float[Tensor, "batch cell 2"]:
-        """Give every layer the same moments."""
-        return rotation if self.n_layers == 1 else torch.cat([rotation] * self.n_layers, dim=1)
+    def unfold(self, rotation: Float[Tensor, "batch folded 2"]) -> Float[Tensor, "batch irrep 2"]:
+        """Take each plane out of its cell."""
+        return rotation.index_select(1, self._cells)
 
     def squares(self) -> Float[Tensor, "folded torus"]:
         """Return ω_j² of every cell for each axis j."""

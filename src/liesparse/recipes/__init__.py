@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from liesparse._checks import check_choice, check_count, reject
 from liesparse.learning import Settings
-from liesparse.posterior import ENGINES, EngineName
+from liesparse.posterior import engine_names
 
 Start = Literal["random", "data"]
 STARTS: tuple[Start, ...] = ("random", "data")
@@ -25,12 +25,12 @@ RECIPES = ("best", "paper")
 class EvaluationSettings:
     """How held-out images are reconstructed: the engine, its grid, and whether the best pose is refined."""
 
-    posterior: EngineName = "auto"
+    posterior: str = "auto"
     n_grid: int = 100
     refine: bool = True
 
     def __post_init__(self) -> None:
-        check_choice("posterior", self.posterior, ENGINES)
+        check_choice("posterior", self.posterior, engine_names())
         check_count("n_grid", self.n_grid, 2)
         if not isinstance(self.refine, bool):
             reject("refine", "true or false", repr(self.refine), "Write it without quotes.")

@@ -64,7 +64,7 @@ class DenseEngine(ReferenceEngine):
         super().__init__(frequencies, n_grid, dtype=dtype)
         self._table = self._statistics(torch.empty(0, dtype=dtype)).flatten(1)
 
-    def arranged_moments(self, natural: Float[Tensor, "batch irrep 2"]) -> Moments:
+    def moments(self, natural: Float[Tensor, "batch irrep 2"]) -> Moments:
         """Return ln Z(η) and R̄ by two large products."""
         weights = natural.flatten(1) @ self._table.T
         peak, total = normalize_(weights)
@@ -226,7 +226,7 @@ def measure_limit(shape: Shape, *, repeats: int = 15) -> dict[str, float]:
         repeats=repeats,
     )
     points, n_steps = shape.n_grid**2, 20
-    each = count_multiply_adds(parameters.frequencies, shape, compiled=engine.kernel is not None)
+    each = count_multiply_adds(parameters.frequencies, shape, compiled=engine.kernel != "torch")
     projection = 2 * shape.n_irreps * shape.side**2  # WᵀI
     multiply_adds = shape.batch * (n_steps * each + projection)
     needed = times["product"] * multiply_adds / 1024**3 + times["exponentials"] * shape.batch * n_steps * points / (

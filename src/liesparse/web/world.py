@@ -17,14 +17,12 @@ from liesparse._checks import reject
 from liesparse.data import check_shape, load_data
 from liesparse.data.spec import parse_spec
 from liesparse.estimators import LieSparseCoder, SparseCoder
-from liesparse.posterior import Engine, log_likelihood, make_engine, pose_natural
-from liesparse.posterior.peaks import refined_peaks, slope_and_bend
+from liesparse.posterior import Engine, Modes, log_likelihood, make_engine, pose_natural
 from liesparse.run_folder import Run, load_run
 
 DEMO = Path(__file__).parent / "demo"  # what `liesparse demo` writes, without its picture
 N_EXAMPLES = 40
-MOST_MODES, N_PEAKS = 5, 8
-SAME_MODE = 0.02  # radians
+MOST_MODES = 5
 LEAST_SHARE = 0.01  # of the posterior's mass, for a mode to be told
 
 logger = logging.getLogger(__name__)
@@ -112,13 +110,19 @@ def look(world: World, images: Float[Tensor, "batch pixel"]) -> list[View]:
     images = images.to(model.dtype)
     codes = world.coder.transform(images)
     natural = pose_natural(model, images, codes)
-    poses, values = refined_peaks(natural, engine, N_PEAKS)
-    log_z = engine.log_partition(natural)
+    found = engine.modes(natural, MOST_MODES)
+    shares = _mode_shares(found, engine.log_partition(natural))
     scores = log_likelihood(model, images, codes, engine)
     plain = world.baseline.transform(images) if world.baseline is not None else None
     views = []
     for place in range(len(images)):
-        modes = _distinct_modes(natural[place], model.frequencies, poses[place], values[place], log_z[place])
+        modes = [
+            Mode(pose=pose, share=share)
+            for rank, (pose, share) in enumerate(
+                zip(torus.wrap(found.poses[place]).tolist(), shares[place], strict=True)
+            )
+            if rank == 0 or share >= LEAST_SHARE
+        ]
         views.append(
             View(
                 pixels=images[place].tolist(),
@@ -132,26 +136,9 @@ def look(world: World, images: Float[Tensor, "batch pixel"]) -> list[View]:
     return views
 
 
-def _distinct_modes(
-    natural: Float[Tensor, "irrep 2"],
-    frequencies: Tensor,
-    poses: Float[Tensor, "peak torus"],
-    values: Float[Tensor, " peak"],
-    log_z: Float[Tensor, ""],
-) -> list[Mode]:
-    order = values.argsort(descending=True)
-    poses, values = torus.wrap(poses[order]), values[order]
-    slope, bend = slope_and_bend(natural.expand(len(poses), -1, -1), frequencies, poses)
-    stiffness, axes = torch.linalg.eigh(bend)
-    left = torch.einsum("pij,pi->pj", axes, slope) / stiffness.abs().clamp(min=1e-12)  # of the way to the top
-    arrived = (stiffness.amin(dim=1) > 0) & (left.norm(dim=1) < SAME_MODE)
-    # A Gaussian with the height and the bend of the peak.
-    log_mass = values - log_z + 0.5 * (math.log(2 * math.pi) - stiffness.clamp(min=1e-12).log()).sum(dim=1)
-    shares = torch.where(arrived, log_mass.clamp(max=0).exp(), 0.0).tolist()
-    kept: list[int] = []
-    for place, share in enumerate(shares):
-        distinct = bool((torus.wrap(poses[place] - poses[kept]).norm(dim=1) > SAME_MODE).all())
-        if not kept or (share >= LEAST_SHARE and distinct):
-            kept.append(place)
-    total = max(1.0, sum(shares[place] for place in kept))  # Gaussians that overlap count some mass twice
-    return [Mode(pose=poses[place].tolist(), share=shares[place] / total) for place in kept[:MOST_MODES]]
+def _mode_shares(modes: Modes, log_partition: Float[Tensor, " batch"]) -> list[list[float]]:
+    """Return the probability of each mode, as of a Gaussian with its height and curvature."""
+    stiffness = torch.linalg.eigvalsh(modes.curvature).clamp(min=1e-12)
+    log_mass = modes.log_density - log_partition[:, None] + 0.5 * (math.log(2 * math.pi) - stiffness.log()).sum(dim=-1)
+    shares = log_mass.clamp(max=0).exp()
+    return (shares / shares.sum(dim=1, keepdim=True).clamp(min=1)).tolist()  # Gaussians may count some mass twice

@@ -10,8 +10,7 @@ from PIL import Image
 
 from e2e.explorer.browsing import COMMAND, SAME_GREY, assert_shows, drag, expected_pixels, pixels_of, settle, state_of
 from liesparse.estimators import LieSparseCoder
-from liesparse.posterior import pose_natural
-from liesparse.posterior.peaks import pose_log_density
+from liesparse.posterior import pose_log_density, pose_natural
 from liesparse.run_folder import Run, save_run
 from liesparse.starts import random_start
 

@@ -36,6 +36,7 @@ N_BRUTE = {  # points per axis that resolve such posteriors; the sharp ones on t
     3: {"sharp": 200, "middle": 100, "tenth": 60, "twentieth": 60, "flat": 60},
     4: {"middle": 64, "tenth": 40, "twentieth": 40, "flat": 30},
 }
+N_MODES = 4
 N_LONG, CHUNK = 1 << 19, 1 << 14  # independent draws of the long estimate, and how many at a time
 
 
@@ -76,11 +77,12 @@ def long_estimate(
     They are not wrapped around the torus, so this is for posteriors much narrower than it.
     """
     rng = torch.Generator().manual_seed(seed)
-    hills = engine.climb(natural[None])
-    poses, roots = hills.poses[0, hills.alive[0]].double(), hills.roots[0, hills.alive[0]].double() / 1.5
+    modes = engine.modes(natural[None].double(), N_MODES)
+    real = modes.log_density[0].isfinite()
+    poses, roots = modes.poses[0, real], torch.linalg.cholesky(modes.curvature[0, real]) / 1.5
     log_density = roots.diagonal(dim1=1, dim2=2).log().sum(dim=1)
     frequencies, eta = engine.frequencies, natural.double().flatten()
-    peak, total = float(hills.values[0, 0]), torch.zeros(natural.numel() + 1, dtype=torch.float64)
+    peak, total = float(modes.log_density[0, 0]), torch.zeros(natural.numel() + 1, dtype=torch.float64)
     for _ in range(max(1, n_draws // CHUNK)):
         which = torch.randint(len(poses), (CHUNK,), generator=rng)
         noise = torch.randn(CHUNK, poses.shape[1], 1, generator=rng, dtype=torch.float64)

@@ -1,9 +1,7 @@
 /* Importance sampling of the pose in any dimension, one image at a time; sampling.py says the same in torch. */
-#include "hills.c"
-
 #define HEADROOM 5.0f /* nats that a point may lie above the best mode */
 #define SILENT 16.0f  /* nats below the best mode from which a point counts for nothing */
-#define FEW 12 /* even blocks that are summed here; if more of them matter, torch sums all */
+#define FEW (192 / LANE) /* even blocks that are summed here; if more of them matter, torch sums all */
 #define LOUDNESS 0x1p33f /* on every weight: its square must not be a denormal number, which are slow */
 
 /* Density of a mode's proposal over that at the mode: a logistic density along each axis of its root. */
@@ -46,27 +44,33 @@ static float sample(const Scatter *plan, const float *natural, Vector *memory, f
     const int n = plan->n_axes, n_cells = plan->n_cells;
     Vector *feature = memory, *tally = memory + 2 * n_cells, squares = constant(0);
     float *turned = (float *)(memory + 4 * n_cells), *place = turned + 2 * n_cells;
-    Vector z[4 * MOST_AXES], angle[MOST_AXES], pose[MOST_AXES], bend[MOST_AXES * (MOST_AXES + 1) / 2];
-    Vector best = constant(-INFINITY), left;
-    Integers lane, first = {0};
+    Vector z[4 * MOST_AXES], angle[MOST_AXES], pose[MOST_AXES];
+    Vector best[N_STARTS / LANE];
+    Integers lane, first[N_STARTS / LANE] = {{0}};
     for (int k = 0; k < LANE; k++) lane[k] = k;
-    for (int k = 0; k < plan->n_even; k += LANE) {
+    for (int i = 0; i < N_STARTS / LANE; i++) best[i] = constant(-INFINITY);
+    for (int k = 0; k < plan->n_even; k += LANE) { /* every 16th even point competes for the same start */
+        const int i = k / LANE % (N_STARTS / LANE);
         const Vector value = load(values + k);
-        const Integers better = value > best;
-        best = choose(better, value, best);
-        first = (better & (lane + k)) | (~better & first);
+        const Integers better = value > best[i];
+        best[i] = choose(better, value, best[i]);
+        first[i] = (better & (lane + k)) | (~better & first[i]);
     }
     Mode modes[MOST_MODES];
     int n_modes = 0;
-    float top = largest(best), weight = 0;
+    float top = -INFINITY, weight = 0;
+    for (int i = 0; i < N_STARTS / LANE; i++) top = fmaxf(top, largest(best[i]));
     if (top - natural[0] > 0.3f * plan->low) { /* a lower one has no mode that rises above low */
-        const Vector value = climb_hills(plan, natural, first, pose, bend, &left, feature);
-        const float highest = largest(value);
-        top = highest > top ? highest : top;
-        float rise = (top - natural[0] - plan->low) / (plan->high - plan->low);
-        rise = rise < 0 ? 0 : rise > 1 ? 1 : rise;
+        Climbers climbers;
+        float highest = -INFINITY;
+        for (int i = 0; i < N_STARTS / LANE; i++) {
+            climb(plan, natural, first[i], &climbers, i * LANE, feature);
+            highest = fmaxf(highest, largest(load(climbers.value + i * LANE)));
+        }
+        top = fmaxf(highest, top);
+        const float rise = fminf(fmaxf((top - natural[0] - plan->low) / (plan->high - plan->low), 0), 1);
         weight = rise * rise * (3 - 2 * rise);
-        if (weight > 0) n_modes = keep_modes(plan, pose, value, left, bend, modes);
+        if (weight > 0) n_modes = keep_modes(plan, &climbers, highest, modes);
     }
     top += HEADROOM;
     const float even_density = (float)plan->n_even / powf(TWO_PI, (float)n);
@@ -147,23 +151,16 @@ static float sample(const Scatter *plan, const float *natural, Vector *memory, f
     return sum(squares);
 }
 
-/* natural and total are (image, cell, 2), values (image, even point). Returns 0, or 1 if memory ran out. */
-int sample_clouds(const Scatter *plan, const float *natural, int batch, float *values, float *total, float *scale,
-                  float *squares, int *loud, int n_threads) {
-    int failed = 0;
+/* natural and total are (image, cell, 2), values (image, even point). Returns 1 if memory ran out. */
+EXPORT int sample_clouds(const Scatter *plan, const float *natural, int batch, float *values, float *total,
+                         float *scale, float *squares, int *loud, int *next) {
     const size_t row = 2 * (size_t)plan->n_cells;
-    #pragma omp parallel num_threads(n_threads) reduction(| : failed)
-    {
-        Vector *memory = aligned_alloc(64, sizeof(Vector) * 2 * row + sizeof(float) * PAD(2 * row));
-        if (memory) {
-            #pragma omp for schedule(dynamic, 1)
-            for (int b = 0; b < batch; b++)
-                squares[b] = sample(plan, natural + row * b, memory, values + (size_t)plan->n_even * b, total + row * b,
-                                    scale + b, loud + b);
-        } else {
-            failed = 1;
-        }
-        free(memory);
-    }
-    return failed;
+    void *whole;
+    Vector *memory = (Vector *)allocate(2 * row * LANE + PAD(2 * row), &whole);
+    if (!memory) return 1;
+    for (int b = take(next, 1); b < batch; b = take(next, 1))
+        squares[b] = sample(plan, natural + row * b, memory, values + (size_t)plan->n_even * b, total + row * b,
+                            scale + b, loud + b);
+    free(whole);
+    return 0;
 }

@@ -1,12 +1,12 @@
-/* The modes of the pose's density in any dimension, for 16 poses at once; sampling.c includes this file.
+/* The modes of the pose's density in any dimension, for a vector of poses at once.
  *
  * ω is integer and has a neighbour one step nearer to 0, so exp(iω·s) is one complex product away from its
- * neighbour's: no table of features is needed, and 16 poses are treated at once.
+ * neighbour's: no table of features is needed.
  */
-#include "grid.c"
-
 #define MOST_MODES 4
 #define MOST_AXES 6
+#define MOST_BENDS (MOST_AXES * (MOST_AXES + 1) / 2)
+#define N_STARTS 16 /* as in sampling.py; a multiple of LANE */
 #define PI 3.14159265f
 
 typedef struct {
@@ -28,6 +28,11 @@ typedef struct {
     float pose[MOST_AXES], root[MOST_AXES][MOST_AXES]; /* precision = root rootᵀ, lower triangular */
     float value, factor;                               /* points of the cloud per volume at the mode */
 } Mode;
+
+typedef struct { /* where each of the starts arrived */
+    float pose[MOST_AXES][N_STARTS], bend[MOST_BENDS][N_STARTS], value[N_STARTS];
+    float left[N_STARTS]; /* nats that are left to climb */
+} Climbers;
 
 static inline Vector constant(float value) { return (Vector){0} + value; }
 static inline Vector choose(Integers which, Vector a, Vector b) {
@@ -108,7 +113,7 @@ static inline __attribute__((always_inline)) Vector derive(const int n, const Sc
                                                            const Vector *angle, Vector *feature, Vector *slope,
                                                            Vector *bend) {
     const int n_bends = n * (n + 1) / 2;
-    Vector z[4 * MOST_AXES], rises[MOST_AXES], bends[MOST_AXES * (MOST_AXES + 1) / 2];
+    Vector z[4 * MOST_AXES], rises[MOST_AXES], bends[MOST_BENDS];
     waves_of(n, angle, z);
     const Vector value = evaluate_at(plan, natural, z, feature);
     #pragma GCC unroll 6
@@ -173,12 +178,12 @@ static void newton_step(int n, const Vector *slope, const Vector *bend, const fl
     for (int i = 0; i < n; i++) step[i] = choose(bad, slope[i] / bound[i], step[i]);
 }
 
-/* Climb from the best of every 16th even point; leaves poses and bends, and in left how many nats are left to climb. */
-static Vector climb_hills(const Scatter *plan, const float *natural, const Integers first, Vector *pose, Vector *bend,
-                          Vector *left, Vector *feature) {
+/* Climb from a vector of even points; climbers at and behind the given one tell where they arrived. */
+static void climb(const Scatter *plan, const float *natural, const Integers first, Climbers *climbers, int at,
+                  Vector *feature) {
     const int n = plan->n_axes, n_bends = n * (n + 1) / 2;
-    Vector slope[MOST_AXES], step[MOST_AXES], trial[MOST_AXES], next_slope[MOST_AXES];
-    Vector next_bend[MOST_AXES * (MOST_AXES + 1) / 2];
+    Vector pose[MOST_AXES], bend[MOST_BENDS], left = constant(0), slope[MOST_AXES], step[MOST_AXES], trial[MOST_AXES], next_slope[MOST_AXES];
+    Vector next_bend[MOST_BENDS];
     float bound[MOST_AXES] = {0};
     for (int c = 1; c < plan->n_cells; c++) {
         const float *omega = plan->omega + c * n;
@@ -206,28 +211,29 @@ static Vector climb_hills(const Scatter *plan, const float *natural, const Integ
         damping = choose(better, damping * 0.1f, damping * 4.0f + 0.1f);
     }
     newton_step(n, slope, bend, bound, constant(0), step);
-    *left = constant(0);
-    for (int i = 0; i < n; i++) *left += 0.5f * slope[i] * step[i];
-    return value;
+    for (int i = 0; i < n; i++) left += 0.5f * slope[i] * step[i];
+    for (int i = 0; i < n; i++) store(climbers->pose[i] + at, pose[i]);
+    for (int i = 0; i < n_bends; i++) store(climbers->bend[i] + at, bend[i]);
+    store(climbers->value + at, value);
+    store(climbers->left + at, left);
 }
 
 /* Keep the highest distinct modes; returns how many. */
-static int keep_modes(const Scatter *plan, const Vector *pose, const Vector value, const Vector left, const Vector *bend,
-                      Mode *modes) {
+static int keep_modes(const Scatter *plan, const Climbers *climbers, float top, Mode *modes) {
     const int n = plan->n_axes;
-    int used[LANE] = {0}, kept = 0;
-    const float top = largest(value);
-    for (int turn = 0; turn < LANE && kept < MOST_MODES; turn++) {
+    const float *value = climbers->value;
+    int used[N_STARTS] = {0}, kept = 0;
+    for (int turn = 0; turn < N_STARTS && kept < MOST_MODES; turn++) {
         int k = -1;
-        for (int other = 0; other < LANE; other++)
+        for (int other = 0; other < N_STARTS; other++)
             if (!used[other] && (k < 0 || value[other] > value[k])) k = other;
         used[k] = 1;
         if (!(value[k] > top - plan->tail)) break;
         Mode *mode = modes + kept;
-        int distinct = kept == 0 || left[k] < plan->arrived;
+        int distinct = kept == 0 || climbers->left[k] < plan->arrived;
         for (int m = 0; m < kept && distinct; m++) {
             float apart[MOST_AXES], square = 0;
-            for (int i = 0; i < n; i++) apart[i] = remainderf(pose[i][k] - modes[m].pose[i], TWO_PI);
+            for (int i = 0; i < n; i++) apart[i] = remainderf(climbers->pose[i][k] - modes[m].pose[i], TWO_PI);
             for (int j = 0; j < n; j++) {
                 float along = 0;
                 for (int i = j; i < n; i++) along += modes[m].root[i][j] * apart[i];
@@ -239,9 +245,9 @@ static int keep_modes(const Scatter *plan, const Vector *pose, const Vector valu
         float volume = 2.0f * (float)plan->n_pairs;
         int positive = 1;
         for (int i = 0; i < n && positive; i++) {
-            mode->pose[i] = remainderf(pose[i][k], TWO_PI);
+            mode->pose[i] = remainderf(climbers->pose[i][k], TWO_PI);
             for (int j = 0; j <= i; j++) {
-                float rest = bend[i * (i + 1) / 2 + j][k] + (i == j ? plan->ridge : 0);
+                float rest = climbers->bend[i * (i + 1) / 2 + j][k] + (i == j ? plan->ridge : 0);
                 for (int m = 0; m < j; m++) rest -= mode->root[i][m] * mode->root[j][m];
                 if (i == j) {
                     positive = rest > 0.1f * plan->ridge;

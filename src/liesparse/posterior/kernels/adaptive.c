@@ -1,10 +1,7 @@
 /* As adaptive.py: a coarse grid tells how fine a grid the posterior needs, and which part of it matters. */
-#include "grid.c"
-
-
 /* Fine points of one axis at which the largest value, a parabola through the coarse nodes, exceeds floor.
  * most has room for a vector before and behind; the nodes are continued there around the circle. */
-static int choose(float *most, int n_coarse, int n_fine, float floor, int *chosen) {
+static int choose_points(float *most, int n_coarse, int n_fine, float floor, int *chosen) {
     float slopes[n_coarse + LANE], bends[n_coarse + LANE], bounds[n_coarse + LANE];
     most[-1] = most[n_coarse - 1];
     most[n_coarse] = most[0];
@@ -87,59 +84,43 @@ static int look(const Plan *plan, const float *natural, float top, Work *work, i
     const int n_fine = plan->levels[level].n;
     const float row_floor = top - plan->tail - 0.5f * drop1 - 0.4f * drop2;
     const float column_floor = top - plan->tail - 0.4f * drop1 - 0.5f * drop2;
-    *n_rows = choose(work->row_max, coarse->n, n_fine, row_floor, work->rows);
-    *n_columns = choose(work->column_max, coarse->n, n_fine, column_floor, work->columns);
+    *n_rows = choose_points(work->row_max, coarse->n, n_fine, row_floor, work->rows);
+    *n_columns = choose_points(work->column_max, coarse->n, n_fine, column_floor, work->columns);
     return level;
 }
 
-/* values[i][column] = Σ_j weights of row i · parts[j][column], four rows at a time */
+#define AT_ONCE 4 /* sums that share their loads; buffers and tables have room for as many more rows */
+
+/* values[i][column] = Σ_j weights of row i · parts[j][column] */
 static void turn_first(const Plan *plan, const float *table, const int *rows, int n_rows, int width, Work *work) {
     const int n = 2 * plan->n_first;
-    for (int i = 0; i < n_rows; i += 4) {
-        const float *a = table + n * rows[i];
-        const float *b = table + n * rows[i + 1 < n_rows ? i + 1 : i];
-        const float *c = table + n * rows[i + 2 < n_rows ? i + 2 : i];
-        const float *d = table + n * rows[i + 3 < n_rows ? i + 3 : i];
+    for (int i = 0; i < n_rows; i += AT_ONCE) {
+        const float *weights[AT_ONCE];
+        for (int k = 0; k < AT_ONCE; k++) weights[k] = table + n * rows[i + k < n_rows ? i + k : i];
         for (int block = 0; block < width; block += LANE) {
-            Vector va = {0}, vb = {0}, vc = {0}, vd = {0};
+            Vector sums[AT_ONCE] = {{0}};
             for (int j = 0; j < n; j++) {
                 const Vector part = load(work->parts + j * width + block);
-                va += a[j] * part;
-                vb += b[j] * part;
-                vc += c[j] * part;
-                vd += d[j] * part;
+                for (int k = 0; k < AT_ONCE; k++) sums[k] += weights[k][j] * part;
             }
-            float *to = work->values + (size_t)i * width + block; /* the buffer has room for three rows more */
-            store(to, va);
-            store(to + width, vb);
-            store(to + 2 * width, vc);
-            store(to + 3 * width, vd);
+            for (int k = 0; k < AT_ONCE; k++) store(work->values + (size_t)(i + k) * width + block, sums[k]);
         }
     }
 }
 
-/* parts[j][column] = Σ_i weights of row i · values[i][column], four functions at a time */
+/* parts[j][column] = Σ_i weights of row i · values[i][column] */
 static void project_first(const Plan *plan, const float *table, const int *rows, int n_rows, int width, Work *work) {
     const int n = 2 * plan->n_first;
-    for (int j = 0; j < n; j += 4) {
-        const int k = j + 2 < n ? j + 2 : j; /* n is even; the buffer has room for two functions more */
+    for (int j = 0; j < n; j += AT_ONCE)
         for (int block = 0; block < width; block += LANE) {
-            Vector va = {0}, vb = {0}, vc = {0}, vd = {0};
+            Vector sums[AT_ONCE] = {{0}};
             for (int i = 0; i < n_rows; i++) {
                 const Vector value = load(work->values + (size_t)i * width + block);
-                const float *weights = table + n * rows[i];
-                va += weights[j] * value;
-                vb += weights[j + 1] * value;
-                vc += weights[k] * value;
-                vd += weights[k + 1] * value;
+                const float *weights = table + n * rows[i] + j;
+                for (int k = 0; k < AT_ONCE; k++) sums[k] += weights[k] * value;
             }
-            float *to = work->parts + j * width + block;
-            store(to, va);
-            store(to + width, vb);
-            store(to + 2 * width, vc);
-            store(to + 3 * width, vd);
+            for (int k = 0; k < AT_ONCE; k++) store(work->parts + (j + k) * width + block, sums[k]);
         }
-    }
 }
 
 /* Sum over the chosen rows and columns; returns ln Z without ω = 0 */
@@ -172,19 +153,22 @@ static float sum_part(const Plan *plan, const Level *level, int n_rows, int n_co
     }
     const float total = sum(sums);
     project_first(plan, level->first, work->rows, n_rows, width, work);
-    for (int p = 0; p < plan->n_first; p++)
-        for (int block = 0; block < n_last; block += LANE) {
-            const float *cosines = work->parts + 2 * p * width, *sines = cosines + width;
-            Vector cc = {0}, ss = {0}, cs = {0}, sc = {0};
+    for (int p = 0; p < plan->n_first; p += 2)
+        for (int block = padded - LANE; block >= 0; block -= LANE) { /* put writes beyond the last |q| */
+            const int both[2] = {p, partner(p, 1, plan->n_first)};
+            Products sums[2] = {{{0}}};
             for (int c = 0; c < n_columns; c++) {
                 const float *row = level->rows + 2 * padded * work->columns[c] + block;
                 const Vector cosine = load(row), sine = load(row + padded);
-                cc += cosines[c] * cosine;
-                ss += sines[c] * sine;
-                cs += cosines[c] * sine;
-                sc += sines[c] * cosine;
+                for (int i = 0; i < 2; i++) {
+                    const float *parts = work->parts + 2 * both[i] * width + c;
+                    sums[i].cc += parts[0] * cosine;
+                    sums[i].ss += parts[width] * sine;
+                    sums[i].cs += parts[0] * sine;
+                    sums[i].sc += parts[width] * cosine;
+                }
             }
-            put(plan, rotation + p * n_last + block, cc, ss, cs, sc, 1 / total);
+            for (int i = 0; i < 2; i++) put(plan, rotation + both[i] * n_last + block, sums[i], 1 / total);
         }
     return top + logf(total) + 2 * logf(TWO_PI / level->n);
 }
@@ -206,7 +190,8 @@ static int integrate(const Plan *plan, float *natural, float *rotation, float *l
     const Level *fine = plan->levels + level;
     float whole_top = top;
     int whole = level == 0;
-    if (!whole && 5 * n_rows * PAD(n_columns) > 4 * fine->n * PAD(n_columns_half(fine))) { /* the whole costs less */
+    const int area = n_rows * PAD(n_columns); /* of nothing, where the coarse grid misled: then look everywhere */
+    if (!whole && (!area || 5 * area > 4 * fine->n * PAD(n_columns_half(fine)))) { /* the whole costs less */
         whole = 1;
         whole_top = evaluate_grid(plan, fine, natural, work);
     }

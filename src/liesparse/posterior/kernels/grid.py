@@ -1,0 +1,139 @@
+"""The pose integrated out on the 2-torus by compiled code, and the ascent on the codes: fista.c and what it uses.
+
+In torch the loop over the codes spends most of its time between small operations, and cannot use the symmetries of
+sine and cosine; one compiled pass for each image is several times faster.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from liesparse import torus
+from liesparse._checks import reject
+from liesparse.devices import is_cpu
+from liesparse.posterior.ascent import Ascent
+from liesparse.posterior.kernels.library import Level, Library, Plan, Task, choose, pointer
+
+GROUP = 4  # images that a thread takes at a time, as in fista.c
+# Points per axis, a half of them and one more just filling whole vectors.
+LEVELS = (30, 38, 46, 54, 62, 70, 78, 94, 110, 126, 142, 158, 190, 222, 254, 318, 382, 446, 510, 638, 766, 1022)
+
+
+class Refinement(NamedTuple):
+    """When a posterior needs how fine a grid; adaptive.py says the same in torch."""
+
+    least_points: float
+    points_per_width: float
+    tail: float
+
+
+class GridKernel:
+    """ln Z and R̄ on the 2-torus in float32 on the CPU, and the ascent on the codes, with the tables they need.
+
+    ``sizes`` are the points per axis: of one plain grid, or of a coarse grid and its refinements.
+    """
+
+    def __init__(
+        self, library: Library, frequencies: Int[Tensor, "irrep 2"], sizes: list[int], refinement: Refinement
+    ) -> None:
+        self.library = library
+        lane = library.lane
+        first, last = frequencies.unbind(1)
+        lowest, n_last = int(first.min()), int(last.abs().max()) + 1
+        n_first = int(first.max()) - lowest + 1
+        half = _pad(n_first * n_last + lane, lane)  # a vector written for the last p may reach behind it
+        cells = (last < 0) * half + (first - lowest) * n_last + last.abs()
+        layers = torch.tril(cells[:, None] == cells, diagonal=-1).sum(dim=1)  # equal ones standing before
+        place = (layers * 4 * half + cells).int()
+        zero = cells[(frequencies == 0).all(dim=1)]
+        squares = torch.zeros(2, 2 * half)
+        squares[:, cells] = frequencies.T.float().square()
+        tables = [_tables(n, lowest + torch.arange(n_first), torch.arange(n_last), lane) for n in sizes]
+        self._kept = [place, squares, *(table for level in tables for table in level)]  # the plan only points at them
+        levels = (Level(n, *(pointer(table) for table in level)) for n, level in zip(sizes, tables, strict=True))
+        self._plan = Plan(
+            *(len(frequencies), int(layers.max()) + 1, n_first, lowest, n_last, half),
+            int(zero[0]) if len(zero) else -1,
+            *(pointer(place), pointer(squares), len(sizes)),
+            (Level * len(sizes))(*levels),
+            *refinement,
+        )
+
+    def moments(
+        self, natural: Float[Tensor, "batch irrep 2"]
+    ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "batch irrep 2"], Bool[Tensor, " batch"]]:
+        """Return ln Z, R̄, and which rows torch must do again: too sharp for the finest level, or not finite."""
+        self._check(natural)
+        natural = natural.contiguous()
+        rotation, log_partition = torch.empty_like(natural), natural.new_empty(len(natural))
+        failed = torch.zeros(len(natural), dtype=torch.bool)
+        results = (pointer(rotation), pointer(log_partition), pointer(failed))
+        plan = ctypes.byref(self._plan)
+        self.library.share("moments", len(natural), plan, pointer(natural), len(natural), *results)
+        return log_partition, rotation, failed
+
+    def ascend(
+        self, codes: Float[Tensor, "batch component"], ascent: Ascent
+    ) -> tuple[Float[Tensor, "batch component"], Bool[Tensor, " batch"]]:
+        """Return the codes after all steps of FISTA, and which rows torch must do again."""
+        for planes in (ascent.image_planes, ascent.dictionary_planes, ascent.pose_prior[None]):
+            self._check(planes)
+        codes = codes.detach().clone(memory_format=torch.contiguous_format)
+        images, dictionary, prior = (tensor.detach().contiguous() for tensor in ascent[:3])
+        failed = torch.zeros(len(codes), dtype=torch.bool)
+        numbers = (float(ascent.step), ascent.sparsity, ascent.variance)
+        flags = (int(ascent.exact), int(ascent.subgradient))
+        task = Task(len(dictionary), ascent.n_steps, *flags, *numbers, pointer(dictionary), pointer(prior))
+        references = ctypes.byref(self._plan), ctypes.byref(task)
+        n_groups = -(-len(codes) // GROUP)
+        self.library.share(
+            "ascend", n_groups, *references, pointer(images), len(images), pointer(codes), pointer(failed)
+        )
+        return codes, failed
+
+    def _check(self, planes: Float[Tensor, "batch irrep 2"]) -> None:
+        """Reject what the compiled code would read beyond its end, or as other numbers."""
+        if planes.shape[1:] != (self._plan.n_irreps, 2) or planes.dtype != torch.float32:
+            found = f"shape {tuple(planes.shape)}, {planes.dtype}"
+            reject("planes", f"float32 of shape (batch, {self._plan.n_irreps}, 2)", found, "Make an engine for them.")
+
+
+def make_grid_kernel(
+    name: str | None,
+    frequencies: Int[Tensor, "irrep torus"],
+    n_points: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    refinement: Refinement | None = None,
+) -> GridKernel | None:
+    """Return the compiled code for a grid of ``n_points`` per axis, refined if so told; None where torch must do it."""
+    library = choose(name).library
+    if library is None or frequencies.shape[1] != 2 or dtype != torch.float32 or n_points % 2 or not is_cpu(device):
+        return None
+    if refinement is None:
+        return GridKernel(library, frequencies, [n_points], Refinement(0, 0, 0))  # one level: nothing to refine
+    finer = [n for n in LEVELS if n > n_points]
+    return GridKernel(library, frequencies, [n_points, *finer], refinement) if finer else None
+
+
+def _pad(count: int, lane: int) -> int:
+    return -(-count // lane) * lane
+
+
+def _tables(n: int, first: Int[Tensor, " p"], last: Int[Tensor, " q"], lane: int) -> tuple[Tensor, ...]:
+    """Return the tables of one level, in the order of the struct Level in grid.c."""
+    spacing = 2 * math.pi / n
+    stretch = spacing * torch.arange(2 * _pad(n, lane) + lane, dtype=torch.float64)
+    by_point = torch.nn.functional.pad(torus.features(stretch[:n, None] * first).flatten(), (0, 4))  # AT_ONCE
+    by_column = torus.features(stretch[:, None] * last).permute(2, 1, 0)
+    by_row = torch.nn.functional.pad(by_column[:, :, :n].permute(2, 0, 1), (0, -len(last) % lane))
+    middle, side = n // 2, _pad(n // 2 + 1, lane)
+    columns = torch.arange(side)
+    keep = torch.cat((columns <= middle, (columns > 0) & (columns < middle)))  # s, then -s without its twins
+    return tuple(table.float().contiguous() for table in (by_point, by_column, by_row, keep))

@@ -1,0 +1,37 @@
+/* The hot path as one library: built with the package for each instruction set, with LANE floats in a vector.
+ *
+ * Every entry point is called by as many threads as there are, each with the same arguments; they share the work by
+ * counting up *next. Without a library, torch does the same.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define INTERFACE 1 /* raised whenever a struct or an entry point changes; kernels/__init__.py has the same number */
+
+#ifdef _WIN32
+#define EXPORT __declspec(dllexport)
+#else
+#define EXPORT __attribute__((visibility("default")))
+#endif
+
+/* Memory that starts on a cache line; the pointer to give to free() is left in *whole. */
+static float *allocate(size_t n_floats, void **whole) {
+    *whole = malloc(sizeof(float) * n_floats + 64);
+    return *whole ? (float *)(((size_t)*whole + 63) / 64 * 64) : 0;
+}
+
+/* Take the next so many of the images; returns the first of them. */
+static inline int take(int *next, int count) { return __atomic_fetch_add(next, count, __ATOMIC_RELAXED); }
+
+#include "grid.c"
+#include "adaptive.c"
+#include "fista.c"
+#include "modes.c"
+#include "sampling.c"
+
+/* What the caller must agree with before it calls anything else. */
+EXPORT void describe(int *numbers) {
+    const int found[] = {INTERFACE, LANE, sizeof(Level), sizeof(Plan), sizeof(Task), sizeof(Scatter)};
+    memcpy(numbers, found, sizeof found);
+}

@@ -1,0 +1,114 @@
+"""Modes of the pose's density: places to start from, climbed by Newton steps, and the distinct ones kept."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from liesparse import torus
+
+N_STEPS = 12  # Newton steps; they converge in about half as many
+ARRIVED = 0.2  # nats left to climb from which a start stands on a mode of its own
+RIDGE = 1.0  # added to the curvature: no mode counts as wider than a radian
+
+
+class Modes(NamedTuple):
+    """Distinct local maxima, highest first; where there are fewer, the rest have log density -inf."""
+
+    poses: Float[Tensor, "batch mode torus"]
+    log_density: Float[Tensor, "batch mode"]  # η·T(s), not normalised
+    curvature: Float[Tensor, "batch mode torus torus"]  # the negative second derivatives, no eigenvalue below 0
+
+
+def pose_log_density(
+    natural: Float[Tensor, "batch irrep 2"],
+    frequencies: Int[Tensor, "irrep torus"],
+    poses: Float[Tensor, "batch torus"],
+) -> Float[Tensor, " batch"]:
+    """Return η·T(s), the unnormalised log density, at any pose [Chau20, app. B]."""
+    return (natural * torus.features(torus.phases(frequencies, poses))).sum(dim=(1, 2))
+
+
+def slope_and_curvature(
+    natural: Float[Tensor, "batch irrep 2"],
+    frequencies: Int[Tensor, "irrep torus"],
+    poses: Float[Tensor, "batch torus"],
+) -> tuple[Float[Tensor, "batch torus"], Float[Tensor, "batch torus torus"]]:
+    """Return the gradient of η·T(s) and its negative Hessian."""
+    omega = frequencies.to(natural)
+    cos, sin = torus.features(torus.phases(frequencies, poses)).unbind(-1)
+    slope = (natural[..., 1] * cos - natural[..., 0] * sin) @ omega
+    return slope, torch.einsum("bl,li,lj->bij", natural[..., 0] * cos + natural[..., 1] * sin, omega, omega)
+
+
+def refine_poses(
+    natural: Float[Tensor, "batch irrep 2"],
+    frequencies: Int[Tensor, "irrep torus"],
+    poses: Float[Tensor, "batch torus"],
+    *,
+    n_steps: int = N_STEPS,
+) -> Float[Tensor, "batch torus"]:
+    """Climb η·T(s) from ``poses`` by safeguarded Newton steps; the result is never worse than the start.
+
+    Each image has its own damping: a step that does not climb is not taken and the next is shorter.
+    """
+    value = pose_log_density(natural, frequencies, poses)
+    damping = torch.zeros_like(value)
+    for _ in range(n_steps):
+        slope, curvature = slope_and_curvature(natural, frequencies, poses)
+        eigenvalues, axes = torch.linalg.eigh(curvature)
+        # The absolute value turns saddles into ascent directions; the floor keeps flat directions finite.
+        floor = 1e-6 * eigenvalues.abs().amax(dim=1, keepdim=True) + torch.finfo(natural.dtype).tiny
+        stiffness = eigenvalues.abs().maximum(floor) * (1 + damping[:, None])
+        step = torch.einsum("bij,bj,bkj,bk->bi", axes, 1 / stiffness, axes, slope)
+        trial = poses + step.nan_to_num(0.0)
+        trial_value = pose_log_density(natural, frequencies, trial)
+        better = trial_value > value
+        poses = torch.where(better[:, None], trial, poses)
+        value = torch.where(better, trial_value, value)
+        damping = torch.where(better, damping / 4, 4 * damping + 1)
+    return poses
+
+
+def find_modes(
+    natural: Float[Tensor, "batch irrep 2"],
+    frequencies: Int[Tensor, "irrep torus"],
+    starts: Float[Tensor, "batch start torus"],
+    n_modes: int,
+    *,
+    n_steps: int = N_STEPS,
+) -> Modes:
+    """Climb from all starts and keep the ``n_modes`` highest distinct modes.
+
+    A place is a mode if little is left to climb there, and one of its own if no higher one lies within its width.
+    The best place always counts: a flat density has no mode.
+    """
+    batch, n_starts, n = starts.shape
+    repeated = natural.repeat_interleave(n_starts, dim=0)
+    reached = refine_poses(repeated, frequencies, starts.flatten(0, 1), n_steps=n_steps)
+    slopes, curvatures = slope_and_curvature(repeated, frequencies, reached)
+    values, order = pose_log_density(repeated, frequencies, reached).view(batch, n_starts).sort(1, descending=True)
+    poses, slopes = (part.view(batch, n_starts, n).take_along_dim(order[..., None], 1) for part in (reached, slopes))
+    curvatures = curvatures.view(batch, n_starts, n, n).take_along_dim(order[..., None, None], 1)
+    eigenvalues, axes = torch.linalg.eigh(curvatures)
+    along = torch.einsum("bmij,bmi->bmj", axes, slopes)
+    left = 0.5 * (along.square() / eigenvalues.clamp(min=torch.finfo(natural.dtype).tiny)).sum(dim=-1)
+    arrived = (left < ARRIVED) | (torch.arange(n_starts, device=natural.device) == 0)
+    curvatures = torch.einsum("bmij,bmj,bmkj->bmik", axes, eigenvalues.clamp(min=0), axes)
+    apart = torus.wrap(poses[:, :, None] - poses[:, None])  # of the first from the second, which is higher
+    distances = torch.einsum("bmni,bnij,bmnj->bmn", apart, curvatures, apart) + RIDGE * apart.square().sum(dim=-1)
+    kept = arrived & ~torch.tril(distances < 1, diagonal=-1).any(dim=2)
+    chosen = kept.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :n_modes]
+    missing = max(0, n_modes - n_starts)
+    chosen = torch.nn.functional.pad(chosen, (0, missing), value=n_starts - 1)
+    log_density = values.masked_fill(~kept, -torch.inf).take_along_dim(chosen, 1)
+    if missing:
+        log_density[:, n_starts:] = -torch.inf
+    return Modes(
+        poses.take_along_dim(chosen[..., None], 1),
+        log_density,
+        curvatures.take_along_dim(chosen[..., None, None], 1),
+    )
