@@ -80,7 +80,7 @@ class LieSparseCoder(Motions):
     dtype : {"float32", "float64"}, default="float32"
         Type of all computations and results; float32 is several times faster.
     device : {"auto", "cpu", "cuda", "cuda:1", …}, default="auto"
-        Where to compute; "auto" is CUDA if there is any, else the CPU, for which the fast code is compiled.
+        Where to compute; "auto" is CUDA if there is any, else the CPU, for which there are compiled kernels.
     random_state : int, RandomState or None, default=None
         Seed: same seed, same numbers.
 

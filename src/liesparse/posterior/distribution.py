@@ -183,8 +183,8 @@ class TorusPosterior:
         chosen = torch.multinomial(weights, k, replacement=True, generator=generator)
         poses = points.expand(len(weights), -1, -1).take_along_dim(chosen[..., None], dim=1)
         poses = poses + self._cell * (torch.rand(poses.shape, generator=generator, dtype=poses.dtype) - 0.5)
-        curvature = self._engine.modes(self._padded[rows]).curvature + RIDGE * torch.eye(self.torus_dim)
-        roots = torch.linalg.cholesky(curvature).mT
+        ridge = RIDGE * torch.eye(self.torus_dim, dtype=poses.dtype)
+        roots = torch.linalg.cholesky(self._engine.modes(self._padded[rows]).curvature + ridge).mT
         values = self[rows].log_prob(poses)
         for _ in range(METROPOLIS_STEPS):
             noise = torch.randn(poses.shape, generator=generator, dtype=poses.dtype)[..., None]

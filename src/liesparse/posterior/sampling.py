@@ -124,7 +124,8 @@ class SamplingEngine(Engine):
         share = ((modes.log_density[:, 0] - mean - LOW) / (HIGH - LOW)).clamp(0, 1)
         share = share * share * (3 - 2 * share)  # smooth at both ends
         use = modes.log_density > modes.log_density[:, :1] - TAIL
-        roots = torch.linalg.cholesky(modes.curvature + RIDGE * torch.eye(self.torus_dim).to(natural))
+        ridge = RIDGE * torch.eye(self.torus_dim, dtype=natural.dtype, device=natural.device)
+        roots = torch.linalg.cholesky(modes.curvature + ridge)
         most = max(1, int((use & (share > 0)[:, None]).any(dim=0).sum()))
         return _Clouds(modes.poses[:, :most], roots[:, :most], use[:, :most], share)
 

@@ -31,10 +31,9 @@ def count_step(sizes: Sizes, frequencies: Int[Tensor, "irrep 2"]) -> dict[str, f
     """
     d, m, k, b, n = sizes.n_pixels, 2 * sizes.n_irreps, sizes.n_components, sizes.batch, sizes.n_grid
     first, last = (int(size) for size in frequencies.amax(dim=0) - frequencies.amin(dim=0) + 1)
-    cells = 2 * first * last  # numbers in the box of frequencies
     evaluate = 2 * (4 * first * last * n + 2 * first * n * n)  # last axis, then the first
     posterior = (N_CODE_STEPS + 1) * b * 2 * evaluate  # there and back, in each step of FISTA and at the end
-    codes = 2 * k * m * k + N_CODE_STEPS * 2 * 2 * b * k * cells + 2 * m * b * k + 2 * k * b * k
+    codes = 2 * k * m * k + N_CODE_STEPS * 2 * 2 * b * k * m + 2 * m * b * k + 2 * k * b * k
     projections = 2 * (b + k) * d * m + 2 * b * k * d + 2 * 2 * b * d * m  # WᵀI, WᵀΦ; Φα, WᵀΦα, WᵀI
     average = 2 * d * b * m  # I (R̄u)ᵀ
     maximize = 2 * d * m * m + 2 * m * d * k + 2 * d * m * k  # the polar factor, WᵀΦ, WA
