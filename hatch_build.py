@@ -25,7 +25,7 @@ FLAGS = (
 
 
 class InstructionSet(NamedTuple):
-    """What a kernel may use: just what torch looks for before it uses the same, and vectors as wide as registers."""
+    """What a kernel may use, and how wide its vectors are: wider ones than the registers are ruinous."""
 
     cpu: str
     lane: int  # floats in a vector
@@ -41,10 +41,9 @@ class Target(NamedTuple):
     kernels: dict[str, InstructionSet]
 
 
-AVX2 = "x86_64_v2+avx2+fma"
 X86 = {
-    "avx512": InstructionSet(f"{AVX2}+avx512f+avx512bw+avx512dq+avx512vl", 16, ("-mprefer-vector-width=512",)),
-    "avx2": InstructionSet(AVX2, 8),
+    "avx512": InstructionSet("x86_64_v4", 16, ("-mprefer-vector-width=512",)),
+    "avx2": InstructionSet("x86_64_v3", 8),
     "baseline": InstructionSet("x86_64", 4),
 }
 ARM = {"neon": InstructionSet("generic", 8)}  # two registers of the 32 for a vector
@@ -71,6 +70,8 @@ class KernelBuildHook(BuildHookInterface[Any]):
         editable = version == "editable"
         self._folder = tempfile.TemporaryDirectory(prefix="liesparse-kernels-")
         folder = root / KERNELS if editable else Path(self._folder.name)
+        if editable and is_fresh(target, folder):
+            return  # installers ask twice
         built = build(target, root / KERNELS, folder)
         if not editable:
             inside = KERNELS.relative_to("src")
@@ -83,6 +84,14 @@ def this_platform() -> str:
     """Name this machine as the keys of ``TARGETS`` do."""
     system, machine = platform.system(), platform.machine().lower()
     return f"{SYSTEMS.get(system, system.lower())}-{MACHINES.get(machine, machine)}"
+
+
+def is_fresh(target: Target, folder: Path) -> bool:
+    """Tell whether every kernel is there and newer than its sources."""
+    built = [folder / f"{name}.{target.suffix}" for name in target.kernels]
+    sources = [*folder.glob("*.c"), Path(__file__)]
+    newest = max(path.stat().st_mtime for path in sources)
+    return all(path.exists() and path.stat().st_mtime > newest for path in built)
 
 
 def build(target: Target, sources: Path, folder: Path) -> list[Path]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from liesparse.inference import expect_pose, infer_codes
 from liesparse.learning import Settings, learn, update
 from liesparse.model import Parameters
 from liesparse.posterior import AdaptiveEngine, Engine, GridEngine, Moments, ReferenceEngine, make_engine, pose_natural
+from liesparse.posterior.kernels import KERNEL_NAMES, Library, choose, runnable
 from liesparse.posterior.separable import normalize_
 from liesparse.recipes import load_recipe
 from liesparse.reproduce.memory import peak_memory
@@ -27,6 +29,7 @@ from liesparse.starts import known_translation, random_start
 REFERENCE_GRID = 600
 SHARPNESS = {"sharp": 10.0, "middle": 1.0, "flat": 0.01}  # factor on η̂; 1 is the paper's σ
 MEMORY_IMAGES = 60_000
+AT_PEAK = 10  # sums of a round, as in kernel.c
 
 
 @dataclass(frozen=True)
@@ -197,47 +200,100 @@ def measure_step(shape: Shape, recipe: str, *, repeats: int = 15) -> dict[str, f
 def count_multiply_adds(frequencies: Int[Tensor, "irrep 2"], shape: Shape, *, compiled: bool) -> int:
     """Count the multiply-adds of one image and one step of FISTA: both ways through the grid, Aα and its transpose.
 
-    The compiled code has half of the columns and a quarter of the rows; the rest follows by symmetry.
+    The kernels have half of the columns and a quarter of the rows; the rest follows by symmetry.
     """
     n, k = shape.n_grid, shape.n_components
     first, last = (frequencies.amax(dim=0) - frequencies.amin(dim=0) + 1).tolist()
     if compiled:
         n_last = int(frequencies[:, 1].abs().max()) + 1
         one_way = 4 * first * n_last * (n // 2 + 1) + 2 * first * (n // 4 + 1) * n
-        cells = 4 * first * n_last
+        planes = 4 * first * n_last
     else:
         one_way = 4 * first * last * n + 2 * first * n * n
-        cells = 2 * first * last
-    return int(2 * one_way + 2 * cells * k)
+        planes = 2 * len(frequencies)
+    return int(2 * one_way + 2 * planes * k)
 
 
-def measure_limit(shape: Shape, *, repeats: int = 15) -> dict[str, float]:
-    """Compare grid inference with the time this machine needs for as many multiply-adds and exponentials."""
+class Peak(NamedTuple):
+    """What one thread can do at most, for one million each."""
+
+    multiply_adds_ms: float
+    exponentials_ms: float
+
+
+def measure_peak(kernel: str, *, repeats: int = 15) -> Peak:
+    """Time multiply-adds and exponentials alone: in a kernel's own registers, or as torch's product and exp."""
+    library = choose(kernel).library
+    if library is None:
+        large, numbers = torch.randn(1024, 1024), -torch.rand(1 << 20)
+        times = alternate({"product": lambda: large @ large, "exp": lambda: numbers.exp()}, repeats=repeats)
+        return Peak(times["product"] / 1024**3 * 1e6, times["exp"] / (1 << 20) * 1e6)
+    rounds = 50_000
+    jobs = {name: _exercise(library, rounds, kind) for name, kind in (("product", 0), ("exp", 1))}
+    times = alternate(jobs, repeats=repeats)
+    per_round = AT_PEAK * library.lane
+    return Peak(*(times[name] / (rounds * per_round) * 1e6 for name in ("product", "exp")))
+
+
+def _exercise(library: Library, rounds: int, exponentials: int) -> Callable[[], object]:
+    return lambda: library.functions.exercise(rounds, exponentials)
+
+
+def measure_limit(shape: Shape, kernel: str, *, repeats: int = 15) -> dict[str, float]:
+    """Compare grid inference, on one thread, with the time that its multiply-adds and exponentials need at the peak."""
     parameters, images = make_problem(shape)
-    engine = GridEngine(parameters.frequencies, shape.n_grid)
-    large = torch.randn(1024, 1024)
-    numbers = -torch.rand(1 << 20)
-    times = alternate(
-        {
-            "inference": _inference(parameters, images, engine),
-            "product": lambda: large @ large,
-            "exponentials": lambda: numbers.exp(),
-        },
-        repeats=repeats,
-    )
-    points, n_steps = shape.n_grid**2, 20
+    engine = GridEngine(parameters.frequencies, shape.n_grid, kernel=kernel)
+    with one_thread():
+        spent = alternate({"inference": _inference(parameters, images, engine)}, repeats=repeats)["inference"]
+        peak = measure_peak(kernel, repeats=repeats)
+    n_steps, projection = 20, 2 * shape.n_irreps * shape.side**2  # WᵀI
     each = count_multiply_adds(parameters.frequencies, shape, compiled=engine.kernel != "torch")
-    projection = 2 * shape.n_irreps * shape.side**2  # WᵀI
     multiply_adds = shape.batch * (n_steps * each + projection)
-    needed = times["product"] * multiply_adds / 1024**3 + times["exponentials"] * shape.batch * n_steps * points / (
-        1 << 20
-    )
+    exponentials = shape.batch * n_steps * shape.n_grid**2
+    needed = (peak.multiply_adds_ms * multiply_adds + peak.exponentials_ms * exponentials) / 1e6
     return {
-        "limit_fraction": needed / times["inference"],
+        "limit_fraction": needed / spent,
         "limit_ms": needed,
-        "gflops": 2 * 1024**3 / times["product"] / 1e6,
-        "ns_per_exponential": 1e6 * times["exponentials"] / (1 << 20),
+        "gflops": 2 / peak.multiply_adds_ms,
+        "ns_per_exponential": peak.exponentials_ms,
     }
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch and the kernels use one thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def measure_kernels(shape: Shape, *, repeats: int = 15) -> dict[str, Any]:
+    """Time every kernel that this machine can run, and torch, beside the dense product and beside the best of them."""
+    parameters, images = make_problem(shape)
+    names = (*runnable(), "torch")
+    jobs = {"dense": _inference(parameters, images, DenseEngine(parameters.frequencies, shape.n_grid))}
+    for name in names:
+        grid = GridEngine(parameters.frequencies, shape.n_grid, kernel=name)
+        adaptive = AdaptiveEngine(parameters.frequencies, kernel=name)
+        jobs |= {f"{name} grid": _inference(parameters, images, grid)}
+        jobs |= {f"{name} adaptive": _inference(parameters, images, adaptive)}
+    times = alternate(jobs, repeats=repeats)
+    found: dict[str, Any] = dict.fromkeys(KERNEL_NAMES, "not measured: this processor cannot run it")
+    for name in names:
+        grid_ms, adaptive_ms = times[f"{name} grid"], times[f"{name} adaptive"]
+        found[name] = {
+            "grid_ms": grid_ms,
+            "adaptive_ms": adaptive_ms,
+            "grid_over_best": grid_ms / min(times[f"{other} grid"] for other in names),
+            "adaptive_over_best": adaptive_ms / min(times[f"{other} adaptive"] for other in names),
+            "grid_speedup": times["dense"] / grid_ms,
+            "adaptive_time_ratio": adaptive_ms / grid_ms,
+            "limit_fraction": measure_limit(shape, name, repeats=repeats)["limit_fraction"],
+        }
+    return found
 
 
 def measure_memory(n_images: int = MEMORY_IMAGES) -> float:
@@ -280,7 +336,10 @@ def run_bench(*, report: Callable[[str], None] | None = None) -> dict[str, Any]:
     say("a whole training step")
     steps = {name: measure_step(Shape(), name) for name in ("paper", "best")}
     say("the machine's limit")
-    limit = measure_limit(Shape())
+    used = choose().library
+    limit = measure_limit(Shape(), used.name if used else "torch")
+    say("each kernel")
+    kernels = measure_kernels(Shape())
     say("growth with each size")
     return {
         "grid_speedup": result["paper"]["grid_speedup"],
@@ -289,6 +348,7 @@ def run_bench(*, report: Callable[[str], None] | None = None) -> dict[str, Any]:
         **steps["paper"],
         "best_step": steps["best"],
         **limit,
+        "kernels": kernels,
         "peak_memory_mb": memory,
         "growth": measure_growth(),
     }

@@ -21,7 +21,7 @@ typedef struct {
     const float *first;   /* (point, p, cos|sin) */
     const float *columns; /* (cos|sin, |q|, point), two periods and padding: any arc is contiguous */
     const float *rows;    /* (point, cos|sin, |q| padded) */
-    const float *keep;    /* 1 or 0 for each column of the whole grid: padding, and points that are there twice */
+    const float *lower;   /* 0, or what makes nothing of it, for each column: padding, and points that are there twice */
 } Level;
 
 typedef struct {
@@ -69,20 +69,24 @@ static inline float sum(Vector v) {
     return (q[0] + q[2]) + (q[1] + q[3]);
 }
 
-/* exp(x) for x <= 0, as exp(-60) below that: 2^k times a polynomial, relative error 2e-7 */
-static inline Vector exponential(Vector x) {
-    x = larger(x, (Vector){0} - 60.0f); /* adds nothing to a sum with a 1 in it, and is not denormal */
-    const Integers power = __builtin_convertvector(x * 1.44269504f - 0.5f, Integers); /* rounds, as x <= 0 */
-    const Vector k = __builtin_convertvector(power, Vector);
-    Vector r = (x - k * 0.693359375f) + k * 2.12194440e-4f;
-    Vector p = r * 1.9875691500e-4f + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * r * r + r + 1.0f;
-    return p * (Vector)((power + 127) << 23);
+#define LOG2_E 1.44269504f
+#define NOTHING (-86.0f) /* 2^-86 adds nothing to a sum with a 1 in it, and is not denormal */
+
+/* 2^x for x <= 0, as 2^-86 below that: a polynomial on [-1/2, 1/2], relative error 2e-7, and k into the exponent */
+static inline Vector power_of_two(Vector x) {
+    const float whole = 12582912.0f; /* 1.5 · 2^23: behind the point no bit is left */
+    x = larger(x, (Vector){0} + NOTHING);
+    const Vector shifted = x + whole, r = x - (shifted - whole);
+    Vector p = r * 1.32764643e-3f + 9.67553935e-3f;
+    p = p * r + 5.55071327e-2f;
+    p = p * r + 2.40221202e-1f;
+    p = p * r + 6.93146968e-1f;
+    p = p * r + 1.0f;
+    return (Vector)((Integers)p + ((Integers)shifted << 23));
 }
+
+/* exp(x) for x <= 0 */
+static inline Vector exponential(Vector x) { return power_of_two(x * LOG2_E); }
 
 /* q and -q together: the coefficients of cos and sin in the two parts of Σ_q (a + ib) exp(-iqs). */
 static void mix(const Plan *plan, const float *natural, float *mixed) {
@@ -222,7 +226,7 @@ static float evaluate_grid(const Plan *plan, const Level *level, const float *na
     return largest(top);
 }
 
-/* What a point of an orbit counts: points that are their own mirror image are there twice. */
+/* Whether a member of an orbit is the same point as an earlier one. */
 static inline int is_double(const Level *level, int orbit, int member) {
     if (orbit == 0) return member == 1 || member == 3;
     return 4 * orbit == level->n && member >= 2;
@@ -234,14 +238,15 @@ static float sum_grid(const Plan *plan, const Level *level, float top, float *ro
     const int side = PAD(n_columns_half(level)), width = 2 * side, orbits = n_row_orbits(level);
     Vector sums = {0};
     for (int orbit = 0; orbit < orbits; orbit++) {
-        const float b_counts = !is_double(level, orbit, 1), c_counts = !is_double(level, orbit, 2);
-        const float d_counts = !is_double(level, orbit, 3);
+        float lower[4]; /* points that are their own mirror image are there twice */
+        for (int member = 0; member < 4; member++) lower[member] = is_double(level, orbit, member) ? 2 * NOTHING : 0;
         for (int block = 0; block < width; block += LANE) {
             float *at = work->values + (size_t)4 * orbit * width + block;
-            const Vector mask = load(level->keep + block);
-            const Vector a = exponential(load(at) - top) * mask, b = exponential(load(at + width) - top) * (mask * b_counts);
-            const Vector c = exponential(load(at + 2 * width) - top) * (mask * c_counts);
-            const Vector d = exponential(load(at + 3 * width) - top) * (mask * d_counts);
+            const Vector offset = load(level->lower + block) - top * LOG2_E;
+            const Vector a = power_of_two(load(at) * LOG2_E + offset);
+            const Vector b = power_of_two(load(at + width) * LOG2_E + (offset + lower[1]));
+            const Vector c = power_of_two(load(at + 2 * width) * LOG2_E + (offset + lower[2]));
+            const Vector d = power_of_two(load(at + 3 * width) * LOG2_E + (offset + lower[3]));
             const Vector near = a + b, far = c + d, near_gap = a - b, far_gap = c - d;
             store(at, near + far);
             store(at + width, near - far);

@@ -136,4 +136,5 @@ def _tables(n: int, first: Int[Tensor, " p"], last: Int[Tensor, " q"], lane: int
     middle, side = n // 2, _pad(n // 2 + 1, lane)
     columns = torch.arange(side)
     keep = torch.cat((columns <= middle, (columns > 0) & (columns < middle)))  # s, then -s without its twins
-    return tuple(table.float().contiguous() for table in (by_point, by_column, by_row, keep))
+    lower = torch.where(keep, 0.0, -172.0)  # 2 * NOTHING
+    return tuple(table.float().contiguous() for table in (by_point, by_column, by_row, lower))

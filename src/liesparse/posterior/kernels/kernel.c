@@ -30,6 +30,25 @@ static inline int take(int *next, int count) { return __atomic_fetch_add(next, c
 #include "modes.c"
 #include "sampling.c"
 
+/* As many multiply-adds, or exponentials, as a core can do at most, against which the rest is held: AT_PEAK sums a
+ * round that wait for nothing but themselves. */
+#define AT_PEAK 10
+
+static inline __attribute__((always_inline)) float repeat(int n_rounds, const int exponentials) {
+    Vector sums[AT_PEAK];
+    volatile float unknown = -0.5f; /* when this is compiled */
+    const Vector by = (Vector){0} + unknown;
+    for (int i = 0; i < AT_PEAK; i++) sums[i] = (Vector){0} + (float)i;
+    for (int round = 0; round < n_rounds; round++)
+        for (int i = 0; i < AT_PEAK; i++) sums[i] = exponentials ? exponential(sums[i] * by) : sums[i] * by + by;
+    for (int i = 1; i < AT_PEAK; i++) sums[0] += sums[i];
+    return sum(sums[0]);
+}
+
+EXPORT float exercise(int n_rounds, int exponentials) {
+    return exponentials ? repeat(n_rounds, 1) : repeat(n_rounds, 0);
+}
+
 /* What the caller must agree with before it calls anything else. */
 EXPORT void describe(int *numbers) {
     const int found[] = {INTERFACE, LANE, sizeof(Level), sizeof(Plan), sizeof(Task), sizeof(Scatter)};

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from liesparse._checks import reject
 
+KERNEL_NAMES = ("avx512", "avx2", "baseline", "neon", "torch")
 VARIABLE = "LIESPARSE_KERNEL"  # names another kernel, or torch, for a test
 INTERFACE = 1  # as in kernel.c
 SUFFIXES = {"Windows": "dll", "Darwin": "dylib"}
@@ -29,7 +30,7 @@ _log = logging.getLogger(__name__)
 class Level(ctypes.Structure):
     """The struct of the same name in grid.c."""
 
-    _fields_ = (("n", ctypes.c_int), *((name, ctypes.c_void_p) for name in ("first", "columns", "rows", "keep")))
+    _fields_ = (("n", ctypes.c_int), *((name, ctypes.c_void_p) for name in ("first", "columns", "rows", "lower")))
 
 
 class Plan(ctypes.Structure):
@@ -148,6 +149,7 @@ def load(name: str) -> Library | None:
     if interface != INTERFACE or sizes != [ctypes.sizeof(struct) for struct in STRUCTS]:
         _log.warning("the kernel %s is of another version: torch does its work. Install liesparse again.", name)
         return None
+    functions.exercise.restype = ctypes.c_float
     return Library(name, lane, functions)
 
 
