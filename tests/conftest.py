@@ -14,6 +14,7 @@ from liesparse.model import Parameters, conjugate_prior, uniform_prior
 settings.register_profile(
     "default", deadline=None, max_examples=30, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
+settings.register_profile("random", settings.get_profile("default"), derandomize=False, database=None)
 settings.load_profile("default")
 os.environ.setdefault("MPLBACKEND", "agg")
 

@@ -97,7 +97,7 @@ def check_images(
     check_matrix(argument, images, ("batch", None), ("n_pixels", n_pixels), dtype)
     if len(images) == 0:
         reject(argument, "at least one image", "none", "Pass a non-empty batch.")
-    blank = torch.linalg.vector_norm(images, 1, dim=1) == 0 if images.is_cpu else None  # much faster than any()
+    blank = images.abs().amax(dim=1) == 0 if images.is_cpu else None  # several times faster than any()
     if blank is not None and bool(blank.any()):
         where = int(blank.nonzero()[0])
         reject(

@@ -68,8 +68,8 @@ class SamplingEngine(Engine):
         mixed = torch.randperm(self.n_even, generator=torch.Generator().manual_seed(0))
         self._even = (2 * math.pi * even_points(self.n_even, n)[mixed]).to(self.device)
         self._cloud = cloud_points(self.n_cloud, n).to(self.device)
-        proposal = Proposal(self._even, self._cloud, N_CLIMBS, SPREAD, RIDGE, TAIL, ARRIVED, LOW, HIGH)
-        self._kernel = make_sampling_kernel(kernel, frequencies, dtype, self.device, proposal)
+        self._proposal = Proposal(self._even, self._cloud, N_CLIMBS, SPREAD, RIDGE, TAIL, ARRIVED, LOW, HIGH)
+        self._kernel = make_sampling_kernel(kernel, frequencies, dtype, self.device, self._proposal)
 
     @property
     def kernel(self) -> str:

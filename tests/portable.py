@@ -1,0 +1,65 @@
+"""Run the suite under the arithmetic of other processors: ``make test-portable``, or ``--fast`` for its quick part.
+
+Each setting is a process with other environment variables: another kernel, other instructions in torch and in MKL,
+one thread or two. All of the suite runs once in each of them, the numeric tests (laws, oracle, unit) three times,
+each time with other examples of hypothesis.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+NUMERIC = ("tests/laws", "tests/oracle", "tests/unit")
+QUICK = ("tests/laws", "tests/oracle/test_kernels.py", "tests/oracle/test_engines.py", "tests/oracle/test_stiefel.py")
+QUICK = (*QUICK, "tests/oracle/test_symmetry.py", "tests/oracle/test_em.py", "tests/unit/test_checkpoint.py")
+SETTINGS = {
+    "AVX2 kernel": {"LIESPARSE_KERNEL": "avx2"},
+    "torch instead of a kernel": {"LIESPARSE_KERNEL": "torch"},
+    "torch and MKL with AVX2": {"ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"},
+    "torch without AVX": {"ATEN_CPU_CAPABILITY": "default", "MKL_ENABLE_INSTRUCTIONS": "AVX2"},
+    "two threads": {"OMP_NUM_THREADS": "2"},
+}
+
+
+def can_run(kernel: str | None) -> bool:
+    """Tell whether this processor has the kernel."""
+    code = "from liesparse.posterior.kernels import runnable; print(*runnable(), 'torch')"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return kernel is None or kernel in found.stdout.split()
+
+
+def run(setting: dict[str, str], tests: tuple[str, ...], seed: int | None) -> bool:
+    """Run some tests in their own processes and tell whether they passed."""
+    environment = {"OMP_NUM_THREADS": "1"} | os.environ | setting
+    examples = [] if seed is None else [f"--hypothesis-seed={seed}", "--hypothesis-profile=random"]
+    command = [sys.executable, "-m", "pytest", "-n", "auto", "--dist", "worksteal", *examples, *tests]
+    return subprocess.run(command, cwd=ROOT, env=environment).returncode == 0
+
+
+def main() -> int:
+    """Run all settings and say how each went."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--fast", action="store_true", help="only the most sensitive numeric tests, once")
+    fast = parser.parse_args().fast
+    rounds = [(QUICK, None)] if fast else [(("tests",), None), *((NUMERIC, seed) for seed in (1, 2))]
+    results = {}
+    for name, setting in SETTINGS.items():
+        if not can_run(setting.get("LIESPARSE_KERNEL")):
+            results[name] = "not run: this processor cannot"
+            continue
+        began = time.monotonic()
+        passed = all([run(setting, tests, seed) for tests, seed in rounds])
+        results[name] = f"{'passed' if passed else 'FAILED'} in {time.monotonic() - began:.0f} s"
+    for name, result in results.items():
+        print(f"{name}: {result}")
+    return int(any("FAILED" in result for result in results.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
