@@ -54,7 +54,7 @@ def main() -> int:
             results[name] = "not run: this processor cannot"
             continue
         began = time.monotonic()
-        passed = all([run(setting, tests, seed) for tests, seed in rounds])
+        passed = all(run(setting, tests, seed) for tests, seed in rounds)
         results[name] = f"{'passed' if passed else 'FAILED'} in {time.monotonic() - began:.0f} s"
     for name, result in results.items():
         print(f"{name}: {result}")

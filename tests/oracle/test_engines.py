@@ -156,5 +156,5 @@ def test_an_engine_of_ones_own_is_chosen_by_its_name(make_model, draw):
         assert infer_codes(model, draw(model)[0], engine).shape == (4, 3)
     finally:
         _FACTORIES.pop("coarse")
-    with pytest.raises(ValueError, match="posterior: expected .* got 'coarse'"):
+    with pytest.raises(ValueError, match=r"posterior: expected .* got 'coarse'"):
         make_engine("coarse", model.frequencies)
