@@ -1,8 +1,6 @@
 """Images of 64 × 64 pixels, and colour images of shape (32, 32, 3), through the estimator and the shell."""
 
 import io
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -10,6 +8,7 @@ import torch
 from numpy.testing import assert_allclose
 from PIL import Image
 
+import shell
 from liesparse import LieSparseCoder, symmetry
 from liesparse.data import load_data, load_images
 from liesparse.figures import before_and_after, to_png, walk_figure
@@ -76,8 +75,7 @@ def test_motions_of_colour_images_have_the_names_of_grey_ones():
 
 
 def liesparse(*arguments):
-    command = [sys.executable, "-m", "liesparse", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = shell.run(*arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -10,12 +10,7 @@ import pytest
 
 from liesparse import __version__
 from liesparse.run_folder import load_run
-
-COMMAND = [sys.executable, "-m", "liesparse"]
-
-
-def run(*arguments, **kwargs):
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=300, check=False, **kwargs)
+from shell import COMMAND, run
 
 
 def test_help_and_version_answer_without_torch():

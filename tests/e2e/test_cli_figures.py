@@ -8,13 +8,10 @@ import pytest
 import typer
 
 from liesparse.cli.figures import figures
+from shell import run
 
 COMMAND = [sys.executable, "-m", "liesparse", "reproduce", "figures"]
 TINY = ["--images", "500", "--epochs", "2"]
-
-
-def run(*arguments):
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=300, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +37,7 @@ def stopped(out):
 
 @pytest.fixture(scope="module")
 def drawn(out, stopped):  # noqa: ARG001, it goes on from there
-    return run("--rows", "translation", "--out", str(out), *TINY)
+    return run("reproduce", "figures", "--rows", "translation", "--out", str(out), *TINY)
 
 
 def test_an_interrupted_run_says_how_to_go_on(stopped):
@@ -64,7 +61,7 @@ def test_models_are_used_again_and_missing_data_is_left_out(out, tmp_path):
     picture = (out / "figure2.pdf").read_bytes()
     model = out / "models" / "translation.0.safetensors"
     before = model.stat().st_mtime_ns
-    done = run("--out", str(out), "--data-dir", str(tmp_path), *TINY)
+    done = run("reproduce", "figures", "--out", str(out), "--data-dir", str(tmp_path), *TINY)
     assert done.returncode == 0, done.stderr
     assert "Without mnist-10. MNIST: no train-images-idx3-ubyte.gz in" in done.stdout
     assert "translation: found, not learned again" in done.stdout

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import zipfile
 
 import numpy as np
@@ -14,14 +13,9 @@ import pytest
 from PIL import Image
 
 from liesparse.run_folder import load_run
+from shell import COMMAND, run
 
-COMMAND = [sys.executable, "-m", "liesparse"]
 SMALL = ["--components", "4", "--irreps", "10", "--epochs", "2", "--seed", "3"]
-
-
-def run(*arguments, **kwargs):
-    command = [*COMMAND, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, **kwargs)
 
 
 @pytest.fixture(scope="module")

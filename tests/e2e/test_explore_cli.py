@@ -15,13 +15,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
+import shell
 from liesparse.web.load import measure_load
 
 COMMAND = [sys.executable, "-m", "liesparse", "explore"]
 
 
-def run(*arguments, **settings):
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=120, check=False, **settings)
+def run(*arguments, **options):
+    return shell.run("explore", *arguments, **options)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 import torch
 from torch.testing import assert_close
 
@@ -9,6 +10,7 @@ from liesparse import figures
 from liesparse.inference import infer_codes
 from liesparse.lattice import half_lattice
 from liesparse.posterior import GridEngine
+from liesparse.posterior.kernels import KERNEL_NAMES, runnable
 from liesparse.reproduce import bench
 
 SMALL = bench.Shape(batch=6)
@@ -49,10 +51,22 @@ def test_symmetries_save_most_of_the_products():
     assert compiled == 2 * (4 * 10 * 10 * 26 + 2 * 10 * 13 * 50)
 
 
-def test_limit_counts_the_work():
-    limit = bench.measure_limit(SMALL, repeats=1)
+@pytest.mark.parametrize("kernel", [*runnable(), "torch"])
+def test_limit_counts_the_work(kernel):
+    limit = bench.measure_limit(SMALL, kernel, repeats=1)
     assert limit["limit_ms"] > 0
     assert limit["gflops"] > 0.1
+
+
+def test_every_kernel_is_measured_or_said_not_to_be():
+    found = bench.measure_kernels(SMALL, repeats=1)
+    assert set(found) == set(KERNEL_NAMES)
+    for name, row in found.items():
+        if name in (*runnable(), "torch"):
+            assert row["grid_over_best"] >= 1
+            assert row["limit_fraction"] > 0
+        else:
+            assert row.startswith("not measured")
 
 
 def test_memory_is_measured_above_the_data():

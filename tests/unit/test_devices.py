@@ -1,8 +1,6 @@
 """Devices by name, and that no other file names one."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +8,7 @@ import pytest
 import torch
 
 import liesparse
+import shell
 from liesparse import LieSparseCoder
 from liesparse.devices import choose_device
 
@@ -77,8 +76,7 @@ def test_each_process_of_torchrun_gets_its_own_gpu(monkeypatch):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_train_says_at_once_that_there_is_no_gpu(tmp_path):
-    command = [sys.executable, "-m", "liesparse", "train", "digits", "--out", str(tmp_path / "run"), "--device", "cuda"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = shell.run("train", "digits", "--out", tmp_path / "run", "--device", "cuda")
     assert done.returncode == 2
     assert done.stdout == (
         "device: expected a device of this machine, got 'cuda', but torch sees no GPU. Pass 'auto' or 'cpu'.\n"

@@ -3,8 +3,6 @@
 import io
 import json
 import math
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -13,6 +11,7 @@ from rich.console import Console
 from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
+import shell
 from liesparse.cli.scale import print_part, scale
 from liesparse.reproduce.scale import PARTS, images, run_scale
 from liesparse.reproduce.scale.operations import Sizes
@@ -129,7 +128,6 @@ def test_every_number_of_a_part_is_printed():
 def test_an_unknown_part_is_refused():
     with pytest.raises(ValueError, match="part: expected 'images' or 'engines' or 'streaming'"):
         run_scale(["engine"])
-    command = [sys.executable, "-m", "liesparse", "bench", "scale", "--part", "engine"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = shell.run("bench", "scale", "--part", "engine")
     assert done.returncode == 1
     assert done.stdout.startswith("part: expected 'images'")

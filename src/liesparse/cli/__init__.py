@@ -31,10 +31,11 @@ app.add_typer(bench, name="bench")
 app.command()(doctor)
 
 
-def _print_version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> bool:
     if wanted:
         typer.echo(f"liesparse {__version__}")
         raise typer.Exit
+    return wanted
 
 
 @app.callback()

@@ -61,7 +61,14 @@ def _print(console: Console, result: dict[str, Any]) -> None:
     for size in dict.fromkeys(row["size"] for row in result["growth"]):
         cells = [f"{row['value']}: {row['grid_ms']:.1f}" for row in result["growth"] if row["size"] == size]
         growth.add_row(size, "   ".join(cells))
-    for table in (speed, errors, growth):
+    kernels = Table(title="Kernels at the paper's shape")
+    for column in ("kernel", "grid ms", "adaptive ms", "grid / best", "adaptive / best", "limit fraction"):
+        kernels.add_column(column, justify="left" if column == "kernel" else "right")
+    for name, row in result["kernels"].items():
+        numbers = ("grid_ms", "adaptive_ms", "grid_over_best", "adaptive_over_best", "limit_fraction")
+        measured = [] if isinstance(row, str) else [f"{row[number]:.2f}" for number in numbers]
+        kernels.add_row(name, *(measured or ["not measured"]))
+    for table in (speed, kernels, errors, growth):
         console.print(table)
     shares = ", ".join(f"{part} {result[f'{part}_share']:.0%}" for part in ("inference", "gradients", "stiefel"))
     console.print(f"training step: {result['batch_ms']:.1f} ms by gradients on the grid ({shares}), ", end="")

@@ -57,8 +57,9 @@ def open_page(browser):
 
 
 def pytest_collection_modifyitems(items):
-    if BROWSER is None:
-        reason = "no browser: install Chromium (Debian: apt install chromium) to run the explorer's tests"
-        for item in items:
-            if item.path.parent == Path(__file__).parent:
+    reason = "no browser: install Chromium (Debian: apt install chromium) to run the explorer's tests"
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.browser)
+            if BROWSER is None:
                 item.add_marker(pytest.mark.skip(reason=reason))
