@@ -85,3 +85,10 @@ def rotation_matrix() -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
 @pytest.fixture
 def rng() -> torch.Generator:
     return torch.Generator().manual_seed(20)
+
+
+def pytest_collection_modifyitems(items):
+    """Whole programs, processes and browsers are slow."""
+    for item in items:
+        if "e2e" in item.path.parts:
+            item.add_marker(pytest.mark.slow)

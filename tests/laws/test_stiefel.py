@@ -51,6 +51,7 @@ def test_step_goes_downhill(seed, metric):
     assert float((gradient * (moved - point)).sum()) < 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", stiefel.METRICS)
 def test_ten_thousand_float32_steps_do_not_drift(metric):
     rng = torch.Generator().manual_seed(0)

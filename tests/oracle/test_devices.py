@@ -185,6 +185,7 @@ def test_a_whole_training_step_stays_where_the_images_are(there, method, metric)
     assert state.to(META).last_good.device == META
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", engine_names())
 @pytest.mark.parametrize("method", ["em", "gradient"])
 def test_double_precision_stays_double(make_model, draw, name, method):
@@ -222,6 +223,7 @@ class Factories(TorchFunctionMode):
         return function(*arguments, **(kwargs or {}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_the_adaptive_engine_makes_no_tensor_on_the_cpu(n):
     """What a dry run cannot reach: sums that values choose, of posteriors from flat to sharp."""

@@ -68,6 +68,7 @@ def test_a_running_average_forgets_at_its_rate(scene):
         assert_close(found, 0.75 * before + 0.25 * fresh)
 
 
+@pytest.mark.slow
 def test_no_other_basis_has_a_larger_expected_likelihood(scene):
     model, images, codes, engine = scene
     W = em.maximize(model, full_average(model, images, codes, engine)).group_basis
@@ -81,6 +82,7 @@ def test_no_other_basis_has_a_larger_expected_likelihood(scene):
             assert expected_log_likelihood(with_basis(model, other), model, images, codes, engine) < best
 
 
+@pytest.mark.slow
 def test_no_other_unit_column_has_a_larger_expected_likelihood(scene):
     """Each column in turn, given those before it as they are now and those behind it as they were."""
     model, images, codes, engine = scene

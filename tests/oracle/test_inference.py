@@ -108,6 +108,7 @@ def test_step_size_uses_the_spectral_norm(make_model):
     assert code_step_size(planes, 0.3) == pytest.approx(0.09 / (1.5 * float(norm)))
 
 
+@pytest.mark.slow
 def test_proximal_steps_converge_to_a_maximum(make_model, draw):
     model = make_model(5, sparsity=2.0)
     images, _, _ = draw(model)

@@ -148,6 +148,7 @@ def test_a_narrow_prior_is_narrow(coder):
         narrow_prior(0.0)
 
 
+@pytest.mark.slow
 def test_a_prior_keeps_learned_poses_near_its_mode():
     shapes = torch.nn.functional.avg_pool2d(embedded_digits()[None, :3], 4)[0]
     images = translations(600, max_shift=1.5, sources=shapes, generator=torch.Generator().manual_seed(0)).images
@@ -189,6 +190,7 @@ def subgroup():
     return ToroidalSubgroup(random_state=0).fit(first, second)
 
 
+@pytest.mark.slow
 def test_rotation_is_found_in_pairs(subgroup):
     first, second, angles = rotated_pairs(500, torch.Generator().manual_seed(1))
     found = subgroup.infer_pose(first, second)

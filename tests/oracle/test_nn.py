@@ -209,6 +209,7 @@ def test_no_evidence_no_pose(rng):
     assert layer.free_basis.grad.isfinite().all()
 
 
+@pytest.mark.slow
 def test_compiles_into_one_graph():
     # in a process of its own: the suite's type checker around every function is not traceable
     script = """

@@ -117,6 +117,7 @@ def test_natural_parameters_are_the_log_joint_up_to_a_constant(make_model, draw,
         assert_close(constant, constants[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine_class", ENGINES)
 @pytest.mark.parametrize("prior", [False, True])
 @pytest.mark.parametrize("torus_dim", [1, 2])

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 import torch
 from torch.testing import assert_close
 
@@ -79,6 +80,7 @@ def test_a_new_shape_has_no_past(rng):
     assert rest.gram[kept][:, kept].equal(averages.gram[kept][:, kept])
 
 
+@pytest.mark.slow
 def test_learning_reseeds_after_the_epochs_of_the_first_half(make_model, rng, monkeypatch):
     truth = make_model(3, n_components=3, n_pixels=60, n_irreps=24, noise_std=0.1, sparsity=5.0)
     codes = torch.eye(3, dtype=F64)[torch.arange(300) % 3]

@@ -75,6 +75,7 @@ def test_dictionary_step_divides_by_the_mean_square_of_each_code():
         assert_close(found[:, k], column / column.norm())
 
 
+@pytest.mark.slow
 def test_learning_finds_the_parts_and_repeats():
     """Images of one or two disjoint bars: every bar ends as a column of the dictionary."""
     rng = torch.Generator().manual_seed(3)

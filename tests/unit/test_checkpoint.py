@@ -90,6 +90,7 @@ def test_deep_json_is_refused(tmp_path):
         load_model(path)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(data=st.data())
 def test_the_loader_survives_any_bytes(tmp_path_factory, data):
@@ -181,6 +182,7 @@ METHODS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("method", METHODS)
 def test_a_resumed_run_is_byte_identical(run, make_model, draw, method, dtype):

@@ -43,6 +43,7 @@ def test_every_numbered_equation_and_appendix_is_listed(equation):
     assert any(equation in row[1] for row in ROWS)
 
 
+@pytest.mark.slow
 def test_the_api_reference_is_up_to_date():
     command = [sys.executable, "-c", "import make_api; print(make_api.make(), end='')"]
     made = subprocess.run(command, cwd=ROOT / "docs", capture_output=True, text=True, check=True).stdout

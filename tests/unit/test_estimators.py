@@ -21,6 +21,7 @@ from liesparse.runs import Interrupted
 SMALL = {"n_components": 3, "n_irreps": 6, "n_epochs": 2, "random_state": 0}
 
 
+@pytest.mark.slow
 @parametrize_with_checks([LieSparseCoder(), SparseCoder()])
 def test_scikit_learn_contract(estimator, check):
     check(estimator)
@@ -95,6 +96,7 @@ def test_same_seed_same_model_and_another_seed_another(coder, X):
     assert not equal_models(clone(coder).set_params(random_state=1).fit(X), coder)
 
 
+@pytest.mark.slow
 def test_in_a_pipeline_a_grid_search_and_a_data_frame(X):
     labels = np.arange(240) % 2
     rows = X.reshape(240, -1)

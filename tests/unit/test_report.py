@@ -169,6 +169,7 @@ def test_loops_go_round_for_ever(written):
     assert 0 < steps[0] < 1.5 * max(steps[1:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("torus_dim", "shape"), [(1, (4, 6)), (3, (1, 24)), (2, (24,))])
 def test_any_torus_and_any_shape(tmp_path, make_model, draw, torus_dim, shape):
     model = make_model(n_pixels=24, torus_dim=torus_dim, n_irreps=6)

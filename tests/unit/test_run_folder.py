@@ -50,6 +50,7 @@ def test_the_least_effective_sample_size_is_that_of_the_weights(repeats, trusted
     assert (warning in printed(metrics)) != trusted
 
 
+@pytest.mark.slow
 def test_what_the_warning_advises_helps():
     sharp, flat = (
         measure(LieSparseCoder.from_model(model), None, images)["least_effective_sample_size"]

@@ -19,6 +19,7 @@ from liesparse.reproduce.scale.operations import Sizes
 SIZES = [Sizes(784, 128, 10, 100, 50), Sizes(196, 98, 10, 30, 20), Sizes(300, 20, 40, 7, 13)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", SIZES)
 def test_formulas_and_torchs_counter_agree(sizes, monkeypatch):
     monkeypatch.setattr(images, "N_COMPONENTS", sizes.n_components)
@@ -35,6 +36,7 @@ def test_a_dry_run_does_what_a_real_one_does():
     assert counter.get_total_flops() / 2 == images.count_operations(Sizes(300, 20, 10, 9, 13))["counted"]
 
 
+@pytest.mark.slow
 def test_only_what_touches_the_pixels_grows():
     small, large = (images.count_operations(Sizes(n, 20, 10, 9, 12)) for n in (100, 300))
     assert large["pixels"] == 3 * small["pixels"]
@@ -57,6 +59,7 @@ def test_a_step_of_two_has_one_m_step():
     assert not state.parameters.group_basis.equal(problem.parameters.group_basis)
 
 
+@pytest.mark.slow
 def test_no_matrix_of_pixels_by_pixels_at_64_by_64():
     found = images.memory_of_a_process(64 * 64)
     if math.isnan(found["start_mb"]):
@@ -75,6 +78,7 @@ def test_the_estimate_is_its_arithmetic():
     assert found["mb_per_second"] == pytest.approx(found["sent_mb_per_step"] / 0.010)
 
 
+@pytest.mark.slow
 def test_the_command_prints_tables_and_writes_json(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(images, "SHAPES", ((16, 16), (16, 16, 3)))
     monkeypatch.setattr(images, "PATCHES", ((6, 6),))

@@ -223,6 +223,7 @@ def test_images_are_known_again_by_their_contents(folder, tmp_path):
     assert open_shards(path).split(None, 5, 0)[0].fingerprint() != before
 
 
+@pytest.mark.slow
 def test_learning_from_shards_goes_on_where_it_stopped(tmp_path):
     path = write(tmp_path / "shards", draw_images(600), (350, 250))
     options = {"n_irreps": 4, "n_epochs": 3, "settings": {"learning.batch_size": 50}, "random_state": 0}

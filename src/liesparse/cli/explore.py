@@ -31,6 +31,7 @@ def explore(
     import logging
     import threading
     import webbrowser
+    from contextlib import closing
 
     console = make_console()
     logging.basicConfig(format="%(message)s")
@@ -51,18 +52,18 @@ def explore(
             export_page(open_world(run, data_dir=data_dir), export)
             console.print(f"{export}: {export.stat().st_size / 1000:,.0f} KB. Open it in any browser.", markup=False)
             return
-        listening = open_socket(host, port)
-        if not _is_loopback(host):
-            warning = f"Warning: everyone who can reach {host} can use this server. There is no password."
-            console.print(warning, style="yellow", markup=False)
-        address = address_of(listening, host)
+        with closing(open_socket(host, port)) as listening:
+            if not _is_loopback(host):
+                warning = f"Warning: everyone who can reach {host} can use this server. There is no password."
+                console.print(warning, style="yellow", markup=False)
+            address = address_of(listening, host)
 
-        def ready() -> None:
-            console.print(f"The explorer is at {address} Stop it with Ctrl-C.", markup=False)
-            if not no_open:  # in a thread, as a browser in the terminal keeps its caller waiting
-                threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+            def ready() -> None:
+                console.print(f"The explorer is at {address} Stop it with Ctrl-C.", markup=False)
+                if not no_open:  # in a thread, as a browser in the terminal keeps its caller waiting
+                    threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
-        serve(make_app(open_world(run, data_dir=data_dir), host=host), listening, ready=ready)
+            serve(make_app(open_world(run, data_dir=data_dir), host=host), listening, ready=ready)
     console.print("Stopped.")
 
 

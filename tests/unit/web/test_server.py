@@ -191,6 +191,7 @@ def test_other_pages_can_read_neither_the_page_nor_the_api(client):
         assert "access-control-allow-origin" not in answer.headers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "mode", "n_examples"),
     [
