@@ -6,6 +6,7 @@ seed gives the same start everywhere; frequencies stay on the CPU, as they decid
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from torch import Tensor
 from liesparse._checks import reject
 
 _CPU = torch.device("cpu")
+ALIGNMENT = 64  # bytes, of all that torch's own allocator gives
 DRY = torch.device("meta")  # for dry runs: tensors with shapes but without values
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -60,6 +62,17 @@ def is_cpu(device: torch.device) -> bool:
 def to_cpu(tensor: Tensor) -> Tensor:
     """Return a result to those who compute no further: files, NumPy, pictures. The only way back from a device."""
     return tensor.detach().to(_CPU)
+
+
+def aligned(tensor: Tensor) -> Tensor:
+    """Return the tensor row-major and at a multiple of 64 bytes, as torch makes it; a copy where it is not so.
+
+    BLAS may round otherwise for another layout: only with one layout do equal values give bit-identical results.
+    """
+    row_major = all(step == math.prod(tensor.shape[axis + 1 :]) for axis, step in enumerate(tensor.stride()))
+    if row_major and tensor.data_ptr() % ALIGNMENT == 0:
+        return tensor
+    return tensor.clone(memory_format=torch.contiguous_format)
 
 
 def read_numbers(tensor: Tensor) -> list[float]:

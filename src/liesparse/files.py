@@ -78,7 +78,8 @@ def read_sealed(path: str | Path, kind: str) -> Sealed:
         with safetensors.safe_open(str(path), framework="pt") as file:
             digest, _, text = (file.metadata() or {}).get(_KEY, " null").partition(" ")
             header = json.loads(text)
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a mapping
+            # Copies: what safetensors gives is the file itself, which may still change.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118, not a mapping
     except FileNotFoundError:
         reject("path", f"an existing {kind} file", str(path), fix)
     except (safetensors.SafetensorError, ValueError, RecursionError, OSError, RuntimeError) as error:

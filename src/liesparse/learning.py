@@ -18,7 +18,7 @@ from torch import Tensor
 
 from liesparse import em, stiefel
 from liesparse._checks import check_choice, check_count, check_images, check_real, check_unit_norm
-from liesparse.devices import full_precision, read_numbers
+from liesparse.devices import aligned, full_precision, read_numbers
 from liesparse.files import hash_tensor
 from liesparse.gradients import Gradients, climb
 from liesparse.inference import (
@@ -113,7 +113,10 @@ class Settings:
 
 
 class State(NamedTuple):
-    """All that decides how a run goes on: from equal states come bit-identical models."""
+    """All that decides how a run goes on: from equal states come bit-identical models.
+
+    Between steps every tensor is as :func:`liesparse.devices.aligned` makes it, new or loaded.
+    """
 
     parameters: Parameters
     adam: stiefel.AdamState
@@ -129,16 +132,21 @@ class State(NamedTuple):
     def begin(cls, parameters: Parameters, generator: torch.Generator) -> State:
         """Return the state before the first batch."""
         adam, averages = stiefel.AdamState.zero(parameters.group_basis), em.Averages.zero(parameters)
-        return cls(parameters, adam, averages, 0, 0, 0, generator.get_state(), 0.0, parameters)
+        return cls(parameters, adam, averages, 0, 0, 0, generator.get_state(), 0.0, parameters).map(aligned)
 
     def to(self, device: torch.device) -> State:
         """Return the state on another device; that of the generator stays on the CPU."""
-        adam = self.adam._replace(
-            momentum=self.adam.momentum.to(device), second_moment=self.adam.second_moment.to(device)
+        return self.map(lambda tensor: tensor.to(device) if tensor.is_floating_point() else tensor)
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> State:
+        """Return the state with a function applied to each tensor."""
+        return self._replace(
+            parameters=self.parameters.map(function),
+            adam=stiefel.AdamState(self.adam.step, *map(function, self.adam[1:])),
+            averages=em.Averages(*map(function, self.averages)),
+            random=function(self.random),
+            last_good=self.last_good.map(function),
         )
-        averages = em.Averages(*(average.to(device) for average in self.averages))
-        parameters, last_good = self.parameters.to(device), self.last_good.to(device)
-        return self._replace(parameters=parameters, adam=adam, averages=averages, last_good=last_good)
 
     def agreed(self, group: Group) -> State:
         """Return the first process's state, where no batch has been seen since the last good model.
@@ -156,7 +164,8 @@ class State(NamedTuple):
         adam_step, step, place, epoch = map(round, places)
         parameters = replace(self.parameters, group_basis=basis, dictionary=dictionary)
         adam = stiefel.AdamState(adam_step, momentum, second)
-        return State(parameters, adam, em.Averages(*averages), step, place, epoch, random, code_sum, parameters)
+        state = State(parameters, adam, em.Averages(*averages), step, place, epoch, random, code_sum, parameters)
+        return state.map(aligned)
 
 
 class Progress(NamedTuple):
@@ -289,6 +298,7 @@ def advance(
     group: Group = ALONE,
 ) -> tuple[State, Float[Tensor, "batch component"]]:
     """Learn from one batch [Chau20, Algorithm 1, lines 4-14]; without ``n_steps`` no rate falls."""
+    batch = aligned(batch)
     parameters, adam, averages = state.parameters, state.adam, state.averages
     rate_factor = decay(settings.schedule, state.step / n_steps) if n_steps is not None else 1.0
     # Who has no part of a batch looks at a shape instead, which then counts for nothing.
@@ -328,7 +338,9 @@ def advance(
         parameters, adam, averages, step, state.place + 1, state.epoch, state.random, code_sum, state.last_good
     )
     codes = codes[: len(batch)]
-    return (_end_epoch(state, batch, codes, settings, engine, group) if end_of_epoch else state), codes
+    if end_of_epoch:
+        state = _end_epoch(state, batch, codes, settings, engine, group)
+    return state.map(aligned), codes
 
 
 def _end_epoch(state: State, batch: Tensor, codes: Tensor, settings: Settings, engine: Engine, group: Group) -> State:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -126,8 +127,17 @@ class Parameters:
 
     def to(self, device: torch.device) -> Parameters:
         """Return the model on another device; the frequencies decide sizes and stay on the CPU."""
-        moved = {name: getattr(self, name).to(device) for name in ("group_basis", "dictionary", "pose_prior")}
-        return replace(self, **moved)
+        return self.map(lambda tensor: tensor.to(device) if tensor.is_floating_point() else tensor)
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Parameters:
+        """Return the model with a function applied to each tensor."""
+        return replace(
+            self,
+            group_basis=function(self.group_basis),
+            dictionary=function(self.dictionary),
+            frequencies=function(self.frequencies),
+            pose_prior=function(self.pose_prior),
+        )
 
     def to_planes(self, images: Float[Tensor, "batch pixel"]) -> Float[Tensor, "batch irrep 2"]:
         """Return Wᵀ I, one coordinate pair for each plane."""

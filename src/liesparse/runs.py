@@ -18,6 +18,7 @@ from torch import Tensor
 
 from liesparse._checks import check_count, reject
 from liesparse.checkpoint import Checkpoint, differences, load_latest, save_checkpoint
+from liesparse.devices import aligned
 from liesparse.files import hash_tensor
 from liesparse.learning import Progress, Settings, Shuffled, Source, State, go_on
 from liesparse.metrics import examine
@@ -82,6 +83,7 @@ def train(
     if keeping is not None and first:
         checkpoint = _take_up(keeping, checkpoint, source, settings)
     history = list(checkpoint.history)
+    glance = None if glance is None else aligned(glance)
     _check_agreement(group, source, settings, start)
 
     with _no_sudden_end(group):
