@@ -21,7 +21,8 @@ MIN_IMAGES = 20  # of one template, from which its map is fitted
 CLEAR = 0.5  # share of the energy from which a motion gets a name
 PURE = 0.9  # from which the name needs no "mostly"
 NEARLY = 0.75  # of what several fields explain together, from which one of them gives the name
-_SLOPE = (-1 / 60, 3 / 20, -3 / 4, 0.0, 3 / 4, -3 / 20, 1 / 60)  # central differences of sixth order
+NOTHING = 1e-12  # of the largest energy, up to which a motion is only rounding
+_SLOPE = (3 / 4, -3 / 20, 1 / 60)  # weights of I(x + k) - I(x - k), k = 1, 2, 3: differences of sixth order
 
 # Velocities v(x, y), linear about the centre, x to the right and y down: rows are (v_x, v_y) over (1, x, y).
 _VELOCITIES = {
@@ -229,10 +230,14 @@ def _change(images: Float[Tensor, "batch colour height width"]) -> Float[Tensor,
 
 
 def _slope(images: Tensor) -> Tensor:
-    """Return the derivative along the last dimension."""
-    flat = images.reshape(-1, 1, images.shape[-1])
-    padded = torch.nn.functional.pad(flat, (3, 3), mode="replicate")
-    return torch.nn.functional.conv1d(padded, images.new_tensor(_SLOPE)[None, None]).reshape(images.shape)
+    """Return the derivative along the last dimension; by differences of pairs, so that a constant has exactly 0."""
+    last = images.shape[-1] - 1
+    places = torch.arange(last + 1, device=images.device)
+    slope = torch.zeros_like(images)
+    for distance, weight in enumerate(_SLOPE, start=1):
+        after, before = (places + distance).clamp(max=last), (places - distance).clamp(min=0)
+        slope += weight * (images[..., after] - images[..., before])
+    return slope
 
 
 def fit_fields(parameters: Parameters, images: Float[Tensor, "image pixel"], image_shape: tuple[int, ...]) -> GroupFit:
@@ -247,6 +252,9 @@ def fit_fields(parameters: Parameters, images: Float[Tensor, "image pixel"], ima
     known = apply_fields(images.reshape(-1, *image_shape)).flatten(2)
     columns = torch.cat((moved, known)).flatten(1).double()
     gram = columns @ columns.T
+    energies = gram.diagonal()
+    moving = energies > NOTHING * energies.max()  # shares have no scale, and would make something of rounding errors
+    gram = gram * moving[:, None] * moving
     return GroupFit(
         tuple(_fit_axis(gram, axis, n) for axis in range(n)),
         tuple(sorted((_purest(gram, place, n) for place in range(len(FIELDS))), key=lambda found: -found.share)),

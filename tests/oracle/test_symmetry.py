@@ -178,6 +178,23 @@ def test_one_row_of_pixels_knows_no_vertical_motion(make_model, rng):
         assert math.isfinite(axis.shares["all linear motions"])
 
 
+def test_what_is_constant_up_to_rounding_does_not_move(make_model, rng):
+    model = make_model(n_pixels=30)
+    row = torch.randn(9, 1, 6, generator=rng, dtype=F64)
+    images = row + 1e-16 * torch.randn(9, 5, 6, generator=rng, dtype=F64)
+    fit = symmetry.fit_fields(model, images.flatten(1), (5, 6))
+    for axis in fit.axes:
+        assert axis.shares["y-shift"] == axis.shares["vertical stretch"] == 0
+        assert axis.shares["x-shift"] > 0
+    assert {found.field: found.share for found in fit.purest}["y-shift"] == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_a_constant_image_does_not_move(dtype, rng):
+    levels = torch.rand(200, 1, 1, generator=rng, dtype=dtype)
+    assert not symmetry.apply_fields(levels.expand(200, 7, 9)).any()
+
+
 def test_image_shape_must_fit(make_model, draw):
     model = make_model()
     with pytest.raises(ValueError, match="image_shape: expected a product of 14"):
