@@ -12,6 +12,8 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import geoopt
 
+F64 = torch.float64
+
 
 @pytest.mark.parametrize("metric", stiefel.METRICS)
 @pytest.mark.parametrize("rate", [0.01, 0.3])
@@ -43,15 +45,16 @@ def test_orthonormalize_is_qr_with_positive_diagonal():
 
 def test_polar_leaves_what_nothing_is_said_about():
     rng = torch.Generator().manual_seed(0)
-    near = stiefel.polar(torch.randn(12, 5, generator=rng, dtype=torch.float64))
-    full = torch.randn(12, 5, generator=rng, dtype=torch.float64)
-    assert stiefel.polar(full, near).equal(stiefel.polar(full))
-    silent = torch.nn.functional.normalize(torch.randn(5, generator=rng, dtype=torch.float64), dim=0)
+    near = stiefel.polar(torch.randn(12, 5, generator=rng, dtype=F64))
+    full = torch.randn(12, 5, generator=rng, dtype=F64)
+    assert_close(stiefel.polar(full, near), stiefel.polar(full))
+    silent = torch.nn.functional.normalize(torch.randn(5, generator=rng, dtype=F64), dim=0)
     deficient = full - torch.outer(full @ silent, silent)
-    noise = [1e-17 * torch.randn(12, 5, generator=rng, dtype=torch.float64) for _ in range(2)]
+    # A hundred times what rounding leaves in the silent direction, and still nothing: it must not decide.
+    noise = [1e-13 * torch.randn(12, 5, generator=rng, dtype=F64) for _ in range(2)]
     first, second = (stiefel.polar(deficient + part, near) for part in noise)
-    torch.testing.assert_close(first, second, atol=1e-8, rtol=0)
-    torch.testing.assert_close(first.T @ first, torch.eye(5, dtype=torch.float64))
-    assert float((first * deficient).sum()) > float((stiefel.polar(deficient) * deficient).sum()) - 1e-6
+    assert_close(first, second, atol=1e-5, rtol=0)
+    assert stiefel.orthonormality_error(first) < 1e-12
+    assert float((first * deficient).sum()) > float((stiefel.polar(deficient) * deficient).sum()) - 1e-5
     assert float(near @ silent @ (first @ silent)) > 0  # the silent direction goes where it was
     assert float((stiefel.polar(deficient + noise[0]) - stiefel.polar(deficient + noise[1])).abs().max()) > 0.1
