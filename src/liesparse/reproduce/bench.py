@@ -29,6 +29,7 @@ from liesparse.starts import known_translation, random_start
 REFERENCE_GRID = 600
 SHARPNESS = {"sharp": 10.0, "middle": 1.0, "flat": 0.01}  # factor on η̂; 1 is the paper's σ
 MEMORY_IMAGES = 60_000
+N_BEFORE = 20  # batches
 AT_PEAK = 10  # sums of a round, as in kernel.c
 
 
@@ -166,7 +167,10 @@ def measure_step(shape: Shape, recipe: str, *, repeats: int = 15) -> dict[str, f
     codes = infer_codes(parameters, images, engine)
     expectation = expect_pose(parameters, images, codes, engine)
     adam, averages = stiefel.AdamState.zero(parameters.group_basis), em.Averages.zero(parameters)
-    averages = em.average(averages, images, codes, expectation, 1.0)
+    for seed in range(1, N_BEFORE + 1):  # as in the middle of a training: the averages remember many batches
+        earlier = make_problem(shape, seed=seed).images
+        found = infer_codes(parameters, earlier, engine)
+        averages = em.average(averages, earlier, found, expect_pose(parameters, earlier, found, engine), 0.1)
     downhill = torch.randn_like(parameters.group_basis)
     frozen, kind = replace(settings, group_rate=0.0), settings.gradient
     jobs: dict[str, Callable[[], object]] = {
