@@ -20,6 +20,8 @@ METRICS: tuple[Metric, ...] = ("canonical", "euclidean")
 Matrix = Float[Tensor, "row column"]
 NOTHING = 1e-12  # of the largest singular value; double precision alone can tell it from rounding
 A_LITTLE = 1e-6
+SPREAD = 1e-10  # of the largest eigenvalue of MᵀM, up to which rounding shows in the others
+RESOLVED = 1e-16  # of the largest eigenvalue of MᵀM: below it float32 only has rounding errors
 
 
 class AdamState(NamedTuple):
@@ -53,11 +55,41 @@ def polar(matrix: Matrix, near: Matrix | None = None) -> Matrix:
 
     A direction about which ``matrix`` says nothing would follow rounding errors; with ``near`` it follows that.
     """
+    double = matrix.double()
+    basis = _polar_by_gram(double) if matrix.dtype == torch.float32 else None
+    if basis is None:
+        basis = _polar_by_svd(double, None if near is None else near.double())
+    return basis.to(matrix)
+
+
+def _polar_by_gram(matrix: Matrix, least: float | None = None) -> Matrix | None:
+    """Return M (MᵀM)^(-1/2), or None where an eigenvalue of MᵀM is below ``least``; by default, of what is resolved.
+
+    Of a float32 matrix this is as exact as an SVD, and with two threads twice as fast. Squares lose half of the digits:
+    the weak directions of MᵀM are found once more, from the part of M that is left in them.
+    """
+    try:
+        squares, directions = torch.linalg.eigh(matrix.T @ matrix)
+    except RuntimeError:  # of numbers that are not finite the SVD says so
+        return None
+    values = read_numbers(squares)
+    least = RESOLVED * values[-1] if least is None else least
+    n_weak = sum(value < SPREAD * values[-1] for value in values)
+    if n_weak == 0 and not values[0] > least:
+        return None
+    weak, strong = directions[:, :n_weak], directions[:, n_weak:]
+    rest = _polar_by_gram(matrix @ weak, least) if n_weak else matrix[:, :0]
+    if rest is None:
+        return None
+    return matrix @ ((strong * squares[n_weak:].rsqrt()) @ strong.T) + rest @ weak.T
+
+
+def _polar_by_svd(matrix: Matrix, near: Matrix | None) -> Matrix:
     left, sizes, right = torch.linalg.svd(matrix, full_matrices=False)
     if near is not None:
         largest, smallest = read_numbers(torch.stack((sizes[0], sizes[-1])))
-        if smallest < NOTHING * largest:
-            return polar(matrix + A_LITTLE * sizes[0] * near)
+        if smallest <= NOTHING * largest:
+            return _polar_by_svd(matrix + A_LITTLE * (largest or 1.0) * near, None)
     return left @ right
 
 

@@ -29,11 +29,11 @@ def test_formulas_and_torchs_counter_agree(sizes, monkeypatch):
 
 
 def test_a_dry_run_does_what_a_real_one_does():
-    problem = images.make_problem(300, n_images=9, n_irreps=20)
+    problem = images.make_problem(300, n_images=100, n_irreps=20)
     settings = replace(images.learning_settings(), posterior="grid", n_grid=13)  # odd: not the compiled code
     with FlopCounterMode(display=False) as counter:
         images.two_steps(problem, settings)()
-    assert counter.get_total_flops() / 2 == images.count_operations(Sizes(300, 20, 10, 9, 13))["counted"]
+    assert counter.get_total_flops() / 2 == images.count_operations(Sizes(300, 20, 10, 100, 13))["counted"]
 
 
 def test_only_what_touches_the_pixels_grows():

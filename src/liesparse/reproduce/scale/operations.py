@@ -1,6 +1,6 @@
 """Operations of a training step of online EM on the grid, by formulas; a multiply-add counts as two.
 
-Products of matrices only: torch's own decompositions (SVD, eigenvalues), products of a matrix and a vector,
+Products of matrices only: torch's own decompositions (eigenvalues), products of a matrix and a vector,
 exponentials and sums are left out, as they are by torch's counter.
 """
 
@@ -34,8 +34,9 @@ def count_step(sizes: Sizes, frequencies: Int[Tensor, "irrep 2"]) -> dict[str, f
     cells = 2 * first * last  # numbers in the box of frequencies
     evaluate = 2 * (4 * first * last * n + 2 * first * n * n)  # last axis, then the first
     posterior = (N_CODE_STEPS + 1) * b * 2 * evaluate  # there and back, in each step of FISTA and at the end
+    root = 2 * m * m * m  # of the Gram matrix in the polar factor
     codes = 2 * k * m * k + N_CODE_STEPS * 2 * 2 * b * k * cells + 2 * m * b * k + 2 * k * b * k
     projections = 2 * (b + k) * d * m + 2 * b * k * d + 2 * 2 * b * d * m  # WᵀI, WᵀΦ; Φα, WᵀΦα, WᵀI
     average = 2 * d * b * m  # I (R̄u)ᵀ
-    maximize = 2 * d * m * m + 2 * m * d * k + 2 * d * m * k  # the polar factor, WᵀΦ, WA
-    return {"pixels": projections + average + maximize / 2, "posterior": float(posterior), "codes": float(codes)}
+    maximize = 2 * 2 * d * m * m + 2 * m * d * k + 2 * d * m * k  # there and back in the polar factor, WᵀΦ, WA
+    return {"pixels": projections + average + maximize / 2, "posterior": float(posterior), "codes": codes + root / 2}
