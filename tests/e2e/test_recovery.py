@@ -20,7 +20,7 @@ from liesparse.metrics import evaluate
 from liesparse.model import Parameters
 from liesparse.posterior import AdaptiveEngine, GridEngine, pose_natural
 
-SEEDS, ENOUGH = range(8), 4  # about four of five succeed
+SEEDS, ENOUGH = range(8), 4  # about nine of ten succeed
 SCRIPT = Path(__file__).with_name("miniature.py")
 _spec = importlib.util.spec_from_file_location("miniature", SCRIPT)
 miniature = importlib.util.module_from_spec(_spec)
