@@ -134,7 +134,10 @@ def test_one_image_whose_ascent_is_too_sharp_is_done_again_alone(kernel, make_mo
 
 @each_kernel
 @pytest.mark.parametrize("n_threads", [1, 2, 5])
-def test_threads_change_no_bit(kernel, n_threads):
+@pytest.mark.parametrize("whose", ["torch's", "Python's"])
+def test_threads_change_no_bit(kernel, n_threads, whose, monkeypatch):
+    if whose == "Python's":
+        monkeypatch.setattr(library_module, "_torch_runtime", lambda: None)
     frequencies = half_lattice(2, 40)
     natural = torch.randn(33, 40, 2, generator=torch.Generator().manual_seed(0))
     engine = AdaptiveEngine(frequencies, kernel=kernel)

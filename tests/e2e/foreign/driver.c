@@ -28,10 +28,7 @@ static void *find(void *library, const char *name) {
 static void run_grid(void *library) {
     Plan plan;
     Task task;
-    int (*const find_moments)(const Plan *, const float *, int, float *, float *, unsigned char *, int *) =
-        find(library, "moments");
-    int (*const find_codes)(const Plan *, const Task *, const float *, int, float *, unsigned char *, int *) =
-        find(library, "ascend");
+    void (*const find_moments)(Job *) = find(library, "moments"), (*const find_codes)(Job *) = find(library, "ascend");
     memcpy(&plan, numbers(7), 28);
     plan.place = (int *)array();
     plan.squares = array();
@@ -55,19 +52,20 @@ static void run_grid(void *library) {
     const float *natural = array(), *images = array();
     float *codes = array(), *rotation = malloc(4 * size * batch), *log_partition = malloc(4 * batch);
     unsigned char *failed = malloc(batch);
-    int next = 0;
-    if (find_moments(&plan, natural, batch, rotation, log_partition, failed, &next)) exit(5);
+    Job job = {&plan, &task, natural, {rotation, log_partition, failed}, batch};
+    find_moments(&job);
+    if (job.failed) exit(5);
     fwrite(rotation, 4, (size_t)size * batch, output);
     fwrite(log_partition, 4, batch, output);
-    next = 0;
-    if (find_codes(&plan, &task, images, batch, codes, failed, &next)) exit(5);
+    job = (Job){&plan, &task, images, {codes, failed}, batch};
+    find_codes(&job);
+    if (job.failed) exit(5);
     fwrite(codes, 4, (size_t)task.n_components * batch, output);
 }
 
 static void run_sampling(void *library) {
     Scatter plan;
-    int (*const sample)(const Scatter *, const float *, int, float *, float *, float *, float *, int *, int *) =
-        find(library, "sample_clouds");
+    void (*const sample_all)(Job *) = find(library, "sample_clouds");
     plan.n_axes = integer();
     plan.n_cells = integer();
     plan.parent = (int *)array();
@@ -86,8 +84,10 @@ static void run_sampling(void *library) {
     const float *natural = array();
     float *values = array(), *total = malloc(8 * plan.n_cells * batch), *scale = malloc(4 * batch);
     float *squares = malloc(4 * batch);
-    int *loud = malloc(4 * batch), next = 0;
-    if (sample(&plan, natural, batch, values, total, scale, squares, loud, &next)) exit(5);
+    int *loud = malloc(4 * batch);
+    Job job = {&plan, 0, natural, {values, total, scale, squares, loud}, batch};
+    sample_all(&job);
+    if (job.failed) exit(5);
     fwrite(values, 4, (size_t)plan.n_even * batch, output);
     fwrite(total, 4, (size_t)2 * plan.n_cells * batch, output);
     fwrite(scale, 4, batch, output);
@@ -104,9 +104,9 @@ int main(int n_arguments, char **arguments) {
         fprintf(stderr, "%s\n", library ? "no file" : dlerror());
         return 2;
     }
-    int found[6];
+    int found[7];
     ((void (*)(int *))find(library, "describe"))(found);
-    fwrite(found, 4, 6, output);
+    fwrite(found, 4, 7, output);
     run_grid(library);
     run_sampling(library);
     fclose(output);

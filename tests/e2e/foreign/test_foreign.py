@@ -113,7 +113,7 @@ def test_the_arm_library_gives_torchs_numbers(programs, make_model, draw, tmp_pa
     command = ["qemu-aarch64", "-L", str(LIBRARIES), str(driver), str(library)]
     subprocess.run([*command, str(tmp_path / "input"), str(tmp_path / "output")], check=True, timeout=300)
     output = torch.frombuffer(bytearray((tmp_path / "output").read_bytes()), dtype=torch.float32)
-    shapes = [(6,), (BATCH, 24, 2), (BATCH,), (BATCH, 5), (BATCH, scatter.n_even), tuple(folded.shape)]
+    shapes = [(7,), (BATCH, 24, 2), (BATCH,), (BATCH, 5), (BATCH, scatter.n_even), tuple(folded.shape)]
     parts = output.split([torch.Size(shape).numel() for shape in [*shapes, (BATCH,), (BATCH,), (BATCH,)]])
     described, rotation, log_partition, found_codes, weights, total = (
         part.view(shape) for part, shape in zip(parts, shapes, strict=False)

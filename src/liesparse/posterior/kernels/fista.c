@@ -21,20 +21,25 @@ static void fold(const Plan *plan, const float *planes, float *layer) {
     }
 }
 
-/* R̄ and ln Z of each posterior; failed says which ones are too sharp for every level. Returns 1 if memory ran out. */
-EXPORT int moments(const Plan *plan, const float *natural, int batch, float *rotation, float *log_partition,
-                   unsigned char *failed, int *next) {
+/* Of natural parameters the results are R̄, ln Z, and which posteriors failed: those too sharp for every level. */
+EXPORT void moments(Job *job) {
+    const Plan *plan = job->plan;
+    float *rotation = job->results[0], *log_partition = job->results[1];
+    unsigned char *failed = job->results[2];
     const int half = plan->half, layer = 4 * half;
     void *whole;
     Work work;
     float *folded = allocate(work_size(plan) + 2 * layer, &whole);
-    if (!folded) return 1;
+    if (!folded) {
+        job->failed = 1;
+        return;
+    }
     float *found = folded + layer;
     divide(plan, found + layer, &work);
     memset(found, 0, sizeof(float) * layer);
-    for (int b = take(next, 1); b < batch; b = take(next, 1)) {
+    for (int b = take(job, 1); b < job->batch; b = take(job, 1)) {
         float *to = rotation + (size_t)2 * plan->n_irreps * b;
-        fold(plan, natural + (size_t)2 * plan->n_irreps * b, folded);
+        fold(plan, job->input + (size_t)2 * plan->n_irreps * b, folded);
         failed[b] = integrate(plan, folded, found, log_partition + b, &work);
         for (int l = 0; l < plan->n_irreps; l++) {
             to[2 * l] = found[plan->place[l] % layer];
@@ -42,7 +47,6 @@ EXPORT int moments(const Plan *plan, const float *natural, int batch, float *rot
         }
     }
     free(whole);
-    return 0;
 }
 
 typedef struct {
@@ -130,16 +134,23 @@ static void advance(const Task *task, const float *dictionary, int size, const f
     }
 }
 
-/* FISTA on the codes of each image, from what codes holds; failed and the result as in moments. */
-EXPORT int ascend(const Plan *plan, const Task *task, const float *images, int batch, float *codes,
-                  unsigned char *failed, int *next) {
+/* FISTA on the codes of each image. The results are the codes, which hold where to start, and which images failed. */
+EXPORT void ascend(Job *job) {
+    const Plan *plan = job->plan;
+    const Task *task = job->task;
+    float *codes = job->results[0];
+    unsigned char *failed = job->results[1];
+    const int batch = job->batch;
     const int layer = 4 * plan->half, size = layer * plan->n_layers, n_components = task->n_components;
     const size_t n_codes = (size_t)GROUP * n_components, n_planes = (size_t)GROUP * size;
     void *whole;
     Work work;
     const size_t room = (size_t)size * n_components + 2 * n_planes + 3 * layer + PAD(3 * n_codes) + work_size(plan);
     float *dictionary = allocate(room, &whole);
-    if (!dictionary) return 1;
+    if (!dictionary) {
+        job->failed = 1;
+        return;
+    }
     float *planes = dictionary + (size_t)size * n_components, *shapes = planes + n_planes;
     float *prior = shapes + n_planes, *natural = prior + layer, *rotation = natural + layer;
     float *current = rotation + layer, *following = current + n_codes, *ahead = following + n_codes;
@@ -148,13 +159,13 @@ EXPORT int ascend(const Plan *plan, const Task *task, const float *images, int b
     for (int k = 0; k < n_components; k++)
         pull(plan, task->dictionary + (size_t)2 * plan->n_irreps * k, dictionary + (size_t)size * k);
     fold(plan, task->prior, prior);
-    for (int first = take(next, GROUP); first < batch; first = take(next, GROUP)) {
+    for (int first = take(job, GROUP); first < batch; first = take(job, GROUP)) {
         const int count = batch - first < GROUP ? batch - first : GROUP;
         memset(planes, 0, sizeof(float) * n_planes);
         memset(ahead, 0, sizeof(float) * n_codes);
         memset(failed + first, 0, count);
         for (int g = 0; g < count; g++)
-            pull(plan, images + (size_t)2 * plan->n_irreps * (first + g), planes + (size_t)g * size);
+            pull(plan, job->input + (size_t)2 * plan->n_irreps * (first + g), planes + (size_t)g * size);
         memcpy(ahead, codes + (size_t)first * n_components, sizeof(float) * count * n_components);
         memcpy(current, ahead, sizeof(float) * n_codes);
         double momentum = 1;
@@ -175,5 +186,4 @@ EXPORT int ascend(const Plan *plan, const Task *task, const float *images, int b
         memcpy(codes + (size_t)first * n_components, current, sizeof(float) * count * n_components);
     }
     free(whole);
-    return 0;
 }

@@ -6,7 +6,6 @@ sine and cosine; one compiled pass for each image is several times faster.
 
 from __future__ import annotations
 
-import ctypes
 import math
 from typing import NamedTuple
 
@@ -73,9 +72,7 @@ class GridKernel:
         natural = natural.contiguous()
         rotation, log_partition = torch.empty_like(natural), natural.new_empty(len(natural))
         failed = torch.zeros(len(natural), dtype=torch.bool)
-        results = (pointer(rotation), pointer(log_partition), pointer(failed))
-        plan = ctypes.byref(self._plan)
-        self.library.share("moments", len(natural), plan, pointer(natural), len(natural), *results)
+        self.library.run("moments", self._plan, natural, (rotation, log_partition, failed))
         return log_partition, rotation, failed
 
     def ascend(
@@ -90,11 +87,7 @@ class GridKernel:
         numbers = (float(ascent.step), ascent.sparsity, ascent.variance)
         flags = (int(ascent.exact), int(ascent.subgradient))
         task = Task(len(dictionary), ascent.n_steps, *flags, *numbers, pointer(dictionary), pointer(prior))
-        references = ctypes.byref(self._plan), ctypes.byref(task)
-        n_groups = -(-len(codes) // GROUP)
-        self.library.share(
-            "ascend", n_groups, *references, pointer(images), len(images), pointer(codes), pointer(failed)
-        )
+        self.library.run("ascend", self._plan, images, (codes, failed), task=task, rows_at_a_time=GROUP)
         return codes, failed
 
     def _check(self, planes: Float[Tensor, "batch irrep 2"]) -> None:

@@ -1,7 +1,7 @@
 /* The hot path as one library: built with the package for each instruction set, with LANE floats in a vector.
  *
- * Every entry point is called by as many threads as there are, each with the same arguments; they share the work by
- * counting up *next. Without a library, torch does the same.
+ * Every entry point is called by as many threads as there are, each with the same job; they share its images by a
+ * counter. Without a library, torch does the same.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -21,8 +21,19 @@ static float *allocate(size_t n_floats, void **whole) {
     return *whole ? (float *)(((size_t)*whole + 63) / 64 * 64) : 0;
 }
 
+/* What all threads work on together. */
+typedef struct {
+    const void *plan;   /* a Plan or a Scatter */
+    const void *task;   /* a Task, for the ascent */
+    const float *input; /* one row for each image */
+    void *results[5];   /* as each entry point says */
+    int batch;
+    int next;   /* the first image that nobody has taken */
+    int failed; /* whether memory ran out */
+} Job;
+
 /* Take the next so many of the images; returns the first of them. */
-static inline int take(int *next, int count) { return __atomic_fetch_add(next, count, __ATOMIC_RELAXED); }
+static inline int take(Job *job, int count) { return __atomic_fetch_add(&job->next, count, __ATOMIC_RELAXED); }
 
 #include "grid.c"
 #include "adaptive.c"
@@ -51,6 +62,6 @@ EXPORT float exercise(int n_rounds, int exponentials) {
 
 /* What the caller must agree with before it calls anything else. */
 EXPORT void describe(int *numbers) {
-    const int found[] = {INTERFACE, LANE, sizeof(Level), sizeof(Plan), sizeof(Task), sizeof(Scatter)};
+    const int found[] = {INTERFACE, LANE, sizeof(Level), sizeof(Plan), sizeof(Task), sizeof(Scatter), sizeof(Job)};
     memcpy(numbers, found, sizeof found);
 }

@@ -25,6 +25,7 @@ INTERFACE = 1  # as in kernel.c
 SUFFIXES = {"Windows": "dll", "Darwin": "dylib"}
 FOLDER = Path(__file__).parent
 _log = logging.getLogger(__name__)
+_forked = False
 
 
 class Level(ctypes.Structure):
@@ -68,7 +69,17 @@ class Scatter(ctypes.Structure):
     )
 
 
-STRUCTS = (Level, Plan, Task, Scatter)  # in the order in which describe() of kernel.c gives their sizes
+class Job(ctypes.Structure):
+    """The struct of the same name in kernel.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("plan", "task", "input")),
+        ("results", ctypes.c_void_p * 5),
+        *((name, ctypes.c_int) for name in ("batch", "next", "failed")),
+    )
+
+
+STRUCTS = (Level, Plan, Task, Scatter, Job)  # in the order in which describe() of kernel.c gives their sizes
 
 
 class Library(NamedTuple):
@@ -78,17 +89,34 @@ class Library(NamedTuple):
     lane: int  # floats in a vector
     functions: ctypes.CDLL
 
-    def share(self, function: str, n_parts: int, *arguments: Any) -> None:
-        """Let every thread call ``function``; they share its ``n_parts`` parts by a counter, their last argument."""
-        call, counter = getattr(self.functions, function), ctypes.c_int(0)
-        arguments = (*arguments, ctypes.byref(counter))
-        n_others = min(torch.get_num_threads(), n_parts) - 1
-        others = [_threads().submit(call, *arguments) for _ in range(n_others)]
-        try:
-            failed = call(*arguments)
-        finally:
-            wait(others)  # they write into memory of the caller
-        if failed or any(other.result() for other in others):
+    def run(
+        self,
+        function: str,
+        plan: ctypes.Structure,
+        rows: Tensor,
+        results: tuple[Tensor, ...],
+        *,
+        task: ctypes.Structure | None = None,
+        rows_at_a_time: int = 1,
+    ) -> None:
+        """Let every thread call ``function`` on one job; they share its rows by a counter."""
+        addresses = (ctypes.c_void_p * 5)(*(tensor.data_ptr() for tensor in results))
+        there = None if task is None else ctypes.addressof(task)
+        job = Job(ctypes.addressof(plan), there, rows.data_ptr(), addresses, len(rows), 0, 0)
+        n_threads = min(torch.get_num_threads(), -(-len(rows) // rows_at_a_time))
+        call = getattr(self.functions, function)
+        parallel = None if _forked else _torch_runtime()
+        if n_threads <= 1:
+            call(ctypes.byref(job))
+        elif parallel is not None:
+            parallel(call, ctypes.byref(job), n_threads, 0)
+        else:
+            others = [_threads().submit(call, ctypes.byref(job)) for _ in range(n_threads - 1)]
+            try:
+                call(ctypes.byref(job))
+            finally:
+                wait(others)  # they write into memory of the caller
+        if job.failed:
             raise MemoryError("No memory is left to integrate the pose out. Use smaller batches.")
 
 
@@ -154,9 +182,26 @@ def load(name: str) -> Library | None:
 
 
 @cache
+def _torch_runtime() -> Any:
+    """Return GNU OpenMP's call for parallel work from the library that came with torch, or None where it has another.
+
+    Its threads wait for torch's next operation by spinning: threads beside them get only half of their cores.
+    """
+    found = sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*"))
+    return getattr(ctypes.CDLL(str(found[0])), "GOMP_parallel", None) if found else None
+
+
+@cache
 def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max_workers=os.cpu_count(), thread_name_prefix="liesparse")
 
 
+def _after_fork() -> None:
+    """Neither kind of threads comes along into a forked process: it gets new ones of Python's."""
+    global _forked
+    _forked = True
+    _threads.cache_clear()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_threads.cache_clear)  # threads do not come along into a forked process
+    os.register_at_fork(after_in_child=_after_fork)

@@ -151,16 +151,21 @@ static float sample(const Scatter *plan, const float *natural, Vector *memory, f
     return sum(squares);
 }
 
-/* natural and total are (image, cell, 2), values (image, even point). Returns 1 if memory ran out. */
-EXPORT int sample_clouds(const Scatter *plan, const float *natural, int batch, float *values, float *total,
-                         float *scale, float *squares, int *loud, int *next) {
+/* Of natural parameters (image, cell, 2) the results are: values at the even points (image, even point), which leave
+ * with their weights, sums (image, cell, 2), their scale, Σ w², and whether torch must sum over the even points. */
+EXPORT void sample_clouds(Job *job) {
+    const Scatter *plan = job->plan;
+    float *values = job->results[0], *total = job->results[1], *scale = job->results[2], *squares = job->results[3];
+    int *loud = job->results[4];
     const size_t row = 2 * (size_t)plan->n_cells;
     void *whole;
     Vector *memory = (Vector *)allocate(2 * row * LANE + PAD(2 * row), &whole);
-    if (!memory) return 1;
-    for (int b = take(next, 1); b < batch; b = take(next, 1))
-        squares[b] = sample(plan, natural + row * b, memory, values + (size_t)plan->n_even * b, total + row * b,
+    if (!memory) {
+        job->failed = 1;
+        return;
+    }
+    for (int b = take(job, 1); b < job->batch; b = take(job, 1))
+        squares[b] = sample(plan, job->input + row * b, memory, values + (size_t)plan->n_even * b, total + row * b,
                             scale + b, loud + b);
     free(whole);
-    return 0;
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import NamedTuple
 
 import torch
@@ -73,9 +72,7 @@ class SamplingKernel:
         values = folded.flatten(1) @ self._table_transposed
         total, scale = torch.empty_like(folded), folded.new_empty(len(folded))
         squares, loud = torch.empty_like(scale), torch.empty(len(folded), dtype=torch.int32)
-        results = map(pointer, (values, total, scale, squares, loud))
-        plan = ctypes.byref(self._plan)
-        self.library.share("sample_clouds", len(folded), plan, pointer(folded), len(folded), *results)
+        self.library.run("sample_clouds", self._plan, folded, (values, total, scale, squares, loud))
         rows = loud.nonzero().flatten()
         if len(rows):
             total[rows] += (values[rows] @ self._table).view(len(rows), *folded.shape[1:])
