@@ -31,7 +31,7 @@ from liesparse.posterior.separable import (
 
 OVERSAMPLING = 1.55  # coarse points per axis over the 2·max|ω| + 1 that determine the polynomial
 REFINEMENTS = (1, 1.2, 1.5, 1.8, 2.2, 2.6, 3.2, 3.8, 4.5, 5.4, 6.5, 8, 10, 12, 16, 20, 26, 34, 44, 58, 76, 100)
-DENSITY_REFINEMENT = 4  # points per coarse cell of the grid for densities and modes
+DENSITY_REFINEMENTS = {1: 4, 2: 4, 3: 2}  # points per coarse cell of the grid for densities and modes, by dimension
 LEVELS_PER_GROUP = 2  # a posterior uses the finest of so many levels: 0, 1 to 2, 3 to 4, …
 BROAD = 4  # up to this level no window is tried
 LEAST_POINTS = 0.88  # fine points for a flat posterior, over the 2·max|ω| + 1 of its polynomial
@@ -70,7 +70,7 @@ class AdaptiveEngine(SeparableEngine):
     ) -> None:
         self._nyquist = 2 * int(check_frequencies(frequencies).abs().max()) + 1
         self._n_coarse = max(6, 2 * math.ceil(OVERSAMPLING * self._nyquist / 2))
-        n_grid = DENSITY_REFINEMENT * self._n_coarse if frequencies.shape[1] <= 2 else self._n_coarse
+        n_grid = self._n_coarse * DENSITY_REFINEMENTS.get(frequencies.shape[1], 1)
         super().__init__(frequencies, n_grid, dtype=dtype, device=device)
         self._spacing = 2 * math.pi / self._n_coarse
         self._log_coarse_cell = self.torus_dim * math.log(self._spacing)
@@ -136,6 +136,7 @@ class AdaptiveEngine(SeparableEngine):
         peaks, place = zip(*(line.max(dim=1) for line in along), strict=True)
         peak = peaks[0]
         height = peak - values.mean(dim=1) if self._still else peak  # the mean is the plane ω = 0: no curvature
+        height = height.clamp(min=0)  # where rounding makes it negative, no cell would be near the peak
         sums = folded.flatten(1).abs() @ self._squares
         curvature = (height / (sums[:, -1] + torch.finfo(values.dtype).tiny))[:, None] * sums[:, :-1]
         n_points = LEAST_POINTS * self._nyquist + POINTS_PER_WIDTH * curvature.amax(dim=1).sqrt()
@@ -169,7 +170,7 @@ class AdaptiveEngine(SeparableEngine):
         self, folded: Float[Tensor, "batch folded 2"], need: _Need, refinement: float
     ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "batch folded 2"]]:
         """Sum over the cells that matter, or over the whole fine grid where that is cheaper."""
-        active = need.values > (need.peak - need.loss - need.flank - TAIL)[:, None]
+        active = need.values >= (need.peak - need.loss - need.flank - TAIL)[:, None]
         n_cell, n_axis = math.ceil(refinement), math.ceil(refinement * self._n_coarse)
         n_part, n_all = active.sum(dim=1) * n_cell**self.torus_dim, n_axis**self.torus_dim
         cheaper = (n_part > n_all / CELL_COST) if self.torus_dim <= 2 else torch.zeros_like(n_part, dtype=torch.bool)
