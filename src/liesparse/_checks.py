@@ -97,7 +97,8 @@ def check_images(
     check_matrix(argument, images, ("batch", None), ("n_pixels", n_pixels), dtype)
     if len(images) == 0:
         reject(argument, "at least one image", "none", "Pass a non-empty batch.")
-    blank = images.abs().amax(dim=1) == 0 if images.is_cpu else None  # several times faster than any()
+    # Several times faster than any(), and no copy of them all.
+    blank = (images.amax(dim=1) == 0) & (images.amin(dim=1) == 0) if images.is_cpu else None
     if blank is not None and bool(blank.any()):
         where = int(blank.nonzero()[0])
         reject(
