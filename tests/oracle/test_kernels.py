@@ -150,21 +150,24 @@ def test_threads_change_no_bit(kernel, n_threads, whose, monkeypatch):
         torch.set_num_threads(before)
 
 
-def test_no_image_is_no_error():
-    engine = AdaptiveEngine(half_lattice(2, 40))
-    assert engine.moments(torch.zeros(0, 40, 2)).rotation.shape == (0, 40, 2)
-    assert SamplingEngine(half_lattice(3, 40)).moments(torch.zeros(0, 40, 2)).rotation.shape == (0, 40, 2)
+@each_kernel
+def test_no_image_is_no_error(kernel):
+    for engine in (
+        AdaptiveEngine(half_lattice(2, 40), kernel=kernel),
+        SamplingEngine(half_lattice(3, 40), kernel=kernel),
+    ):
+        assert engine.moments(torch.zeros(0, 40, 2)).rotation.shape == (0, 40, 2)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_a_forked_process_has_threads_of_its_own():
     """Threads do not come along into a forked process; waiting for them would hang it."""
-    code = """
+    code = f"""
 import os, torch
 torch.set_num_threads(3)
 from liesparse.lattice import half_lattice
 from liesparse.posterior import GridEngine
-engine, natural = GridEngine(half_lattice(2, 40), 50), torch.ones(60, 40, 2)
+engine, natural = GridEngine(half_lattice(2, 40), 50, kernel={KERNELS[0]!r}), torch.ones(60, 40, 2)
 engine.moments(natural)
 child = os.fork()
 if child == 0:
