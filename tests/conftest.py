@@ -1,6 +1,7 @@
 """Small random models in float64, on which every formula can be checked by brute force."""
 
 import os
+import signal
 from collections.abc import Callable
 
 import pytest
@@ -17,6 +18,8 @@ settings.register_profile(
 settings.register_profile("random", settings.get_profile("default"), derandomize=False, database=None)
 settings.load_profile("default")
 os.environ.setdefault("MPLBACKEND", "agg")
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background job: the commands under test must hear Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 F64 = torch.float64
 MakeModel = Callable[..., Parameters]

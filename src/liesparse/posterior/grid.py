@@ -12,7 +12,7 @@ from liesparse import torus
 from liesparse.posterior.ascent import Ascent
 from liesparse.posterior.base import GridBased, Moments
 from liesparse.posterior.kernels import GridKernel, make_grid_kernel
-from liesparse.posterior.separable import FrequencyBox, SeparableSum, normalize_
+from liesparse.posterior.separable import FrequencyBox, SeparableSum, sum_points
 
 
 class SeparableEngine(GridBased):
@@ -83,7 +83,5 @@ class GridEngine(SeparableEngine):
         return self._separable.evaluate(self._box.fold(natural))
 
     def _sum(self, natural: Float[Tensor, "batch irrep 2"]) -> Moments:
-        weights = self.values(natural)
-        peak, total = normalize_(weights)
-        rotation = self._separable.expect(weights).div_(total[:, :, None])
-        return Moments((peak + total.log()).squeeze(1) + self.log_cell, self._box.unfold(rotation))
+        log_partition, rotation = sum_points(self._box.fold(natural), self._separable, self.log_cell)
+        return Moments(log_partition, self._box.unfold(rotation))

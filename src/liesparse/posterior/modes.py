@@ -12,6 +12,7 @@ from liesparse import torus
 
 N_STEPS = 12  # Newton steps; they converge in about half as many
 ARRIVED = 0.2  # nats left to climb from which a start stands on a mode of its own
+FLAT = 1e-3  # a curvature below this share of the largest is as good as none
 RIDGE = 1.0  # added to the curvature: no mode counts as wider than a radian
 
 
@@ -53,8 +54,10 @@ def refine_poses(
 ) -> Float[Tensor, "batch torus"]:
     """Climb η·T(s) from ``poses`` by safeguarded Newton steps; the result is never worse than the start.
 
-    Each image has its own damping: a step that does not climb is not taken and the next is shorter.
+    Each image has its own damping: a step that does not climb is not taken and the next is shorter. None goes further
+    than a radian of the highest frequency: where the curvature changes its sign, Newton's own step has no end.
     """
+    longest = 1 / max(1, int(frequencies.abs().max()))
     value = pose_log_density(natural, frequencies, poses)
     damping = torch.zeros_like(value)
     for _ in range(n_steps):
@@ -64,7 +67,7 @@ def refine_poses(
         floor = 1e-6 * eigenvalues.abs().amax(dim=1, keepdim=True) + torch.finfo(natural.dtype).tiny
         stiffness = eigenvalues.abs().maximum(floor) * (1 + damping[:, None])
         step = torch.einsum("bij,bj,bkj,bk->bi", axes, 1 / stiffness, axes, slope)
-        trial = poses + step.nan_to_num(0.0)
+        trial = poses + step.nan_to_num(0.0) * (longest / step.norm(dim=1, keepdim=True)).clamp(max=1).nan_to_num(0.0)
         trial_value = pose_log_density(natural, frequencies, trial)
         better = trial_value > value
         poses = torch.where(better[:, None], trial, poses)
@@ -83,7 +86,8 @@ def find_modes(
 ) -> Modes:
     """Climb from all starts and keep the ``n_modes`` highest distinct modes.
 
-    A place is a mode if little is left to climb there, and one of its own if no higher one lies within its width.
+    A place is a mode if little is left to climb there and no way leads up, as from a saddle, and one of its own if no
+    higher one lies within its width.
     The best place always counts: a flat density has no mode.
     """
     batch, n_starts, n = starts.shape
@@ -96,7 +100,8 @@ def find_modes(
     eigenvalues, axes = torch.linalg.eigh(curvatures)
     along = torch.einsum("bmij,bmi->bmj", axes, slopes)
     left = 0.5 * (along.square() / eigenvalues.clamp(min=torch.finfo(natural.dtype).tiny)).sum(dim=-1)
-    arrived = (left < ARRIVED) | (torch.arange(n_starts, device=natural.device) == 0)
+    summit = eigenvalues[..., 0] >= -FLAT * eigenvalues.abs().amax(dim=-1)
+    arrived = (summit & (left < ARRIVED)) | (torch.arange(n_starts, device=natural.device) == 0)
     curvatures = torch.einsum("bmij,bmj,bmkj->bmik", axes, eigenvalues.clamp(min=0), axes)
     apart = torus.wrap(poses[:, :, None] - poses[:, None])  # of the first from the second, which is higher
     distances = torch.einsum("bmni,bnij,bmnj->bmn", apart, curvatures, apart) + RIDGE * apart.square().sum(dim=-1)

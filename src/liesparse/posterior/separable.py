@@ -15,7 +15,7 @@ from torch import Tensor
 
 from liesparse import torus
 
-NEGLIGIBLE = -60.0  # exp(-60) adds nothing to a sum with a 1 in it; denormal floats below it are slow
+NEGLIGIBLE = -40.0  # exp(-40) adds nothing to a sum with a 1 in it; less, times a cosine near 0, is denormal and slow
 
 
 class FrequencyBox:
@@ -54,15 +54,10 @@ class FrequencyBox:
         """Return ω_j² of every cell for each axis j."""
         return torch.cartesian_prod(*self.ranges).reshape(self.n_cells, -1).double().square()
 
-    def turns(self, poses: Float[Tensor, "batch torus"]) -> Complex[Tensor, "batch folded"]:
-        """Return exp(iω·s) for every cell."""
-        product = None
-        for pose, entries in zip(poses.unbind(1), self.ranges, strict=True):
-            angles = pose[:, None] * entries.to(pose)
-            turn = torch.polar(torch.ones_like(angles), angles)
-            product = turn if product is None else (product[:, :, None] * turn[:, None]).flatten(1)
-        assert product is not None
-        return product
+    def turns(self, angles: Float[Tensor, " point"], dtype: torch.dtype) -> list[Complex[Tensor, "point _"]]:
+        """Return exp(iω_j·s) of each axis j at every angle s."""
+        phases = [angles[:, None] * entries for entries in self.ranges]
+        return [torch.polar(torch.ones_like(angle), angle).to(self.device, dtype.to_complex()) for angle in phases]
 
 
 class SeparableSum:
@@ -86,6 +81,16 @@ class SeparableSum:
             n_rest *= self.n_axis
         return _left(self._first, values.view(batch, 2 * self._sizes[0], n_rest)).view(batch, -1)
 
+    def evaluate_columns(self, natural: Float[Tensor, "batch folded 2"]) -> Float[Tensor, "*axes batch"]:
+        """Return η·T(s) with the batch running fastest: then maxima along an axis are ten times as fast."""
+        batch = n_rest = len(natural)
+        values = natural.flatten(1).T
+        for size, turn in zip(self._sizes[:0:-1], self._turns[::-1], strict=True):
+            values = _left(turn, values.reshape(-1, 2 * size, n_rest))
+            n_rest *= self.n_axis
+        values = self._first @ values.reshape(2 * self._sizes[0], n_rest)
+        return values.view(*[self.n_axis] * len(self._sizes), batch)
+
     def expect(self, weights: Float[Tensor, "batch point"]) -> Float[Tensor, "batch folded 2"]:
         """Return Σ_s weight(s) (cos ω·s, sin ω·s): the transpose of :meth:`evaluate`."""
         batch = len(weights)
@@ -100,66 +105,59 @@ class SeparableSum:
 
 
 class WindowTables:
-    """Tables of windows of equal shape and different widths, from which each row takes its own."""
+    """exp(iω·s) at many points, of which each row of a batch takes some that stand side by side."""
 
-    def __init__(self, box: FrequencyBox, axes: list[Float[Tensor, " point"]], *, dtype: torch.dtype) -> None:
-        self._sizes = box.sizes
-        self._first = torch.stack([_real_table(box.ranges[0], axis) for axis in axes]).to(box.device, dtype)
-        self._turns = [
-            torch.stack([_complex_table(entries, axis) for axis in axes]).to(box.device, dtype)
-            for entries in box.ranges[1:]
-        ]
-        # Transposed in memory too: as the right factor of a product that is twice as fast.
-        self._last = self._turns[-1].mT.contiguous() if self._turns else self._first
+    def __init__(self, box: FrequencyBox, points: Float[Tensor, " point"], *, dtype: torch.dtype) -> None:
+        self._tables = box.turns(points, dtype)
 
-    def select(self, level: Int[Tensor, " batch"]) -> WindowSum:
-        """Take table ``level[b]`` for row b."""
-        turns = [turn.index_select(0, level) for turn in self._turns]
-        return WindowSum(self._sizes, self._first.index_select(0, level), turns, self._last.index_select(0, level))
+    def select(self, first: Int[Tensor, "torus batch"], side: int) -> WindowSum:
+        """Take for row b on axis j the points from ``first[j, b]`` on, ``side`` of them."""
+        chosen = []
+        for table, start in zip(self._tables, first, strict=True):
+            n_points, size = table.shape
+            windows = table.as_strided((n_points - side + 1, side * size), (size, 1))  # they overlap
+            chosen.append(windows.index_select(0, start).view(-1, side, size))
+        return WindowSum(chosen)
 
 
 class WindowSum:
-    """The sums of :class:`SeparableSum` with tables of its own for each row."""
+    """The sums of :class:`SeparableSum` where each row has its own points."""
 
-    def __init__(
-        self,
-        sizes: list[int],
-        first: Float[Tensor, "batch point _"],
-        turns: list[Float[Tensor, "batch row _"]],
-        last: Float[Tensor, "batch _ _"],
-    ) -> None:
-        self.n_axis = first.shape[1]
-        self._sizes, self._first, self._turns, self._last = sizes, first, turns, last
+    def __init__(self, turns: list[Complex[Tensor, "batch side _"]]) -> None:
+        self._first, self._turns = torch.view_as_real(turns[0]).flatten(2), turns[1:]
 
     def evaluate(self, natural: Float[Tensor, "batch folded 2"]) -> Float[Tensor, "batch point"]:
-        """Return η·T(s) at the points of each row's window."""
+        """Return η·T(s) at the points of each row, the first axis running fastest."""
         batch = len(natural)
-        if not self._turns:
-            return torch.bmm(self._first, natural.reshape(batch, -1, 1)).view(batch, -1)
-        values = torch.bmm(natural.reshape(batch, -1, 2 * self._sizes[-1]), self._last)
-        n_rest = self.n_axis
-        for size, turn in zip(self._sizes[-2:0:-1], self._turns[-2::-1], strict=True):
-            values = turn[:, None] @ values.view(batch, -1, 2 * size, n_rest)
-            n_rest *= self.n_axis
-        return torch.bmm(self._first, values.reshape(batch, 2 * self._sizes[0], n_rest)).view(batch, -1)
+        values = torus.as_complex(natural)
+        for turn in reversed(self._turns):
+            values = torch.bmm(turn.conj(), values.view(batch, -1, turn.shape[2]).mT)
+        values = torch.view_as_real(values).view(batch, -1, self._first.shape[2])
+        return torch.bmm(values, self._first.mT).flatten(1)
 
     def expect(self, weights: Float[Tensor, "batch point"]) -> Float[Tensor, "batch folded 2"]:
-        """Return Σ_s weight(s) (cos ω·s, sin ω·s) over each row's window."""
-        batch = len(weights)
-        n_rest = weights.shape[1] // self.n_axis
-        values = torch.bmm(self._first.mT, weights.view(batch, self.n_axis, n_rest))
-        if not self._turns:
-            return values.view(batch, -1, 2)
-        for turn in self._turns[:-1]:
-            n_rest //= self.n_axis
-            values = turn.mT[:, None] @ values.reshape(batch, -1, 2 * self.n_axis, n_rest)
-        return torch.bmm(values.reshape(batch, -1, 2 * self.n_axis), self._turns[-1]).view(batch, -1, 2)
+        """Return Σ_s weight(s) (cos ω·s, sin ω·s) over the points of each row."""
+        batch, n_first, _ = self._first.shape
+        sums = torch.bmm(weights.view(batch, -1, n_first), self._first)
+        values = torus.as_complex(sums.unflatten(2, (-1, 2)))
+        for turn in self._turns:
+            values = torch.bmm(values.view(batch, turn.shape[1], -1).mT, turn)
+        return torch.view_as_real(values).view(batch, -1, 2)
 
 
 def normalize_(values: Float[Tensor, "batch point"]) -> tuple[Float[Tensor, "batch 1"], Float[Tensor, "batch 1"]]:
     """Turn log weights into weights with a largest one of 1, in place; return that peak and their sum."""
-    peak = values.amax(dim=1, keepdim=True)
+    peak = values.detach().amax(dim=1, keepdim=True)  # it cancels, also in a gradient
     return peak, values.sub_(peak).clamp_(min=NEGLIGIBLE).exp_().sum(dim=1, keepdim=True)
+
+
+def sum_points(
+    natural: Float[Tensor, "batch folded 2"], table: SeparableSum | WindowSum, log_cell: float | Float[Tensor, " batch"]
+) -> tuple[Float[Tensor, " batch"], Float[Tensor, "batch folded 2"]]:
+    """Return ln Z and R̄ by the sum over all points of a table, each with the weight exp(log_cell)."""
+    weights = table.evaluate(natural)
+    peak, total = normalize_(weights)
+    return (peak + total.log()).squeeze(1) + log_cell, table.expect(weights).div_(total[:, :, None])
 
 
 def ravel(coordinates: Int[Tensor, "*batch torus"], sizes: list[int]) -> Int[Tensor, "*batch"]:
@@ -168,6 +166,13 @@ def ravel(coordinates: Int[Tensor, "*batch torus"], sizes: list[int]) -> Int[Ten
     for size, column in zip(sizes, coordinates.unbind(-1), strict=True):
         index = index * size + column
     return index
+
+
+def outer(
+    left: Complex[Tensor, "batch left"], right: Complex[Tensor, "batch right"]
+) -> Complex[Tensor, "batch product"]:
+    """Multiply every number of a row with every one of the other row."""
+    return (left[:, :, None] * right[:, None]).flatten(1)
 
 
 def _left(
