@@ -18,7 +18,9 @@ settings.register_profile(
 settings.register_profile("random", settings.get_profile("default"), derandomize=False, database=None)
 settings.load_profile("default")
 os.environ.setdefault("MPLBACKEND", "agg")
-if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background job: the commands under test must hear Ctrl-C
+if (
+    signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+):  # a shell's background job: the commands under test must hear Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 F64 = torch.float64

@@ -30,6 +30,7 @@ DENSITY_REFINEMENTS = {1: 4, 2: 4, 3: 2}  # points per coarse cell of the grid f
 LEVEL_STEP, FINEST = 1.1, 100  # points per axis of a level over the level before, and of the last over the coarse grid
 LEVELS_PER_GROUP = 3  # without a window a posterior uses the finest of so many levels: 0, 1 to 3, 4 to 6, …
 LEAST_POINTS = 1.1  # fine points for a flat posterior, over the 2·max|ω| + 1 of its polynomial
+KERNEL_LEAST_POINTS = 0.95  # the same for the kernel, which does not save points where the planes agree
 POINTS_PER_WIDTH = 5.0  # fine points on 2π per 1/width of the peak: a spacing of 1.26 widths
 DOUBT, TRUST = 1.05, 0.3  # times so many if the planes disagree, and so many less if all of them make the peak
 TAIL = 10.5  # nats below the peak at which mass no longer matters
@@ -81,7 +82,7 @@ class AdaptiveEngine(SeparableEngine):
         self._still = next(iter((squares[:, -1] == 0).nonzero().flatten().tolist()), None)
         self._make_levels()
         self._make_profile()
-        refinement = Refinement(LEAST_POINTS * self._nyquist, POINTS_PER_WIDTH, TAIL)
+        refinement = Refinement(KERNEL_LEAST_POINTS * self._nyquist, POINTS_PER_WIDTH, TAIL)
         self._kernel = make_grid_kernel(kernel, frequencies, self._n_coarse, dtype, self.device, refinement)
         self._grid = cache(self._make_grid)
         self._cell = cache(self._make_cell)
