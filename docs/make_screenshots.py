@@ -12,7 +12,7 @@ from typing import Any
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-from liesparse.web.world import open_world
+from liesparse.web.session import open_session
 
 FOLDER = Path(__file__).parent / "images"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
@@ -60,7 +60,7 @@ def main() -> None:
 
 def trace(page: Any) -> None:
     """Draw over the bright pixels of a shape, a little to the side of where it lies."""
-    shape = open_world().coder.model_.dictionary[:, DRAWN].reshape(28, 28)
+    shape = open_session().coder.model_.dictionary[:, DRAWN].reshape(28, 28)
     box = page.locator("#sketch").bounding_box()
     for row, column in (shape > 0.6 * shape.max()).nonzero().tolist():
         x, y = (column + 3.5) / 28, (row - 1.5) / 28

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from liesparse.estimators import ToroidalSubgroup as ToroidalSubgroup
     from liesparse.inference import infer_codes as infer_codes
     from liesparse.inference import map_poses as map_poses
+    from liesparse.initialization import random_start as random_start
+    from liesparse.initialization import start_from_data as start_from_data
     from liesparse.lattice import half_lattice as half_lattice
     from liesparse.learning import Settings as Settings
     from liesparse.learning import learn as learn
@@ -37,8 +39,6 @@ if TYPE_CHECKING:
     from liesparse.posterior import TorusPosterior as TorusPosterior
     from liesparse.posterior import log_likelihood as log_likelihood
     from liesparse.recipes import load_recipe as load_recipe
-    from liesparse.starts import random_start as random_start
-    from liesparse.starts import start_from_data as start_from_data
 
 __version__ = "0.1.0"
 

@@ -20,7 +20,7 @@ class Gradients(NamedTuple):
     group_basis: Float[Tensor, "pixel column"]
 
 
-def climb(
+def parameter_gradients(
     parameters: Parameters,
     images: Float[Tensor, "batch pixel"],
     codes: Float[Tensor, "batch component"],

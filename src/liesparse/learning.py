@@ -20,7 +20,7 @@ from liesparse import em, stiefel
 from liesparse._checks import check_choice, check_count, check_images, check_real, check_unit_norm
 from liesparse.devices import aligned, full_precision, read_numbers
 from liesparse.files import hash_tensor
-from liesparse.gradients import Gradients, climb
+from liesparse.gradients import Gradients, parameter_gradients
 from liesparse.inference import (
     CODE_UPDATES,
     GRADIENTS,
@@ -255,12 +255,12 @@ def learn(
     """
     check_images(images, parameters.n_pixels, parameters.dtype)
     source = Shuffled(images, settings.batch_size)
-    return go_on(State.begin(parameters, generator), source, settings, callback=callback).parameters
+    return resume(State.begin(parameters, generator), source, settings, callback=callback).parameters
 
 
 @torch.no_grad()
 @full_precision
-def go_on(
+def resume(
     state: State, source: Source, settings: Settings, *, callback: Callback | None = None, group: Group = ALONE
 ) -> State:
     """Learn from ``state`` to the end of the last epoch, in whose middle ``state`` may lie.
@@ -317,7 +317,7 @@ def advance(
     step = state.step + 1
     own: Gradients | em.Averages
     if settings.method == "gradient":  # lines 11-14
-        own = climb(parameters, images, used, expectation, settings.gradient)
+        own = parameter_gradients(parameters, images, used, expectation, settings.gradient)
     else:
         share = settings.em_rate * max(rate_factor, LEAST_DECAY) if state.step else 1.0
         own = em.average(averages, images, used, expectation, share)

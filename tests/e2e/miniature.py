@@ -12,9 +12,9 @@ import torch
 
 from liesparse.checkpoint import save_model
 from liesparse.data import TransformedImages, embedded_digits, translations
+from liesparse.initialization import random_start, start_from_data
 from liesparse.learning import learn
 from liesparse.recipes import load_recipe
-from liesparse.starts import random_start, start_from_data
 
 N_SHAPES = 4
 

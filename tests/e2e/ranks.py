@@ -16,7 +16,7 @@ from liesparse import Parameters, random_start, save_model, start_from_data
 from liesparse.data import Streamed, open_shards
 from liesparse.learning import Progress, Settings
 from liesparse.parallel import Group, LostError, join
-from liesparse.runs import Keeping, train
+from liesparse.training import CheckpointPolicy, train
 
 # 213 images in batches of 15: the last batch has 3, so that of four processes one has none.
 N_IMAGES, BATCH = 213, 15
@@ -69,8 +69,8 @@ def learn(group: Group, method: str, out: Path, shards: str, deadly: int) -> Non
         Streamed(open_shards(shards), BATCH, dtype=torch.float64) if method == "stream" else data,
         METHODS[method],
         generator=torch.Generator().manual_seed(5),
-        glance=data[:20],
-        keeping=Keeping(out / method, every=20),
+        monitor_images=data[:20],
+        checkpoints=CheckpointPolicy(out / method, every=20),
         callback=die,
     )
     name = f"{method}.safetensors" if group.rank == 0 else f"{method}-{group.rank}.safetensors"

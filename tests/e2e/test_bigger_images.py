@@ -11,10 +11,10 @@ from PIL import Image
 import shell
 from liesparse import LieSparseCoder, symmetry
 from liesparse.data import load_data, load_images
+from liesparse.export import image_bytes
 from liesparse.figures import before_and_after, to_png, walk_figure
 from liesparse.movies import movie_bytes
-from liesparse.run_folder import load_run
-from liesparse.tables import image_bytes
+from liesparse.run_directory import load_run
 
 
 def blobs(n, shape, seed=0):

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from liesparse import __version__
-from liesparse.run_folder import load_run
+from liesparse.run_directory import load_run
 from shell import COMMAND, run
 
 

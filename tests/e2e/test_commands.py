@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from liesparse.run_folder import load_run
+from liesparse.run_directory import load_run
 from shell import COMMAND, run
 
 SMALL = ["--components", "4", "--irreps", "10", "--epochs", "2", "--seed", "3"]

@@ -12,7 +12,7 @@ import torch
 
 from liesparse import random_start, save_model, start_from_data
 from liesparse.learning import Settings
-from liesparse.runs import Keeping, train
+from liesparse.training import CheckpointPolicy, train
 
 
 def images() -> torch.Tensor:
@@ -40,8 +40,8 @@ def main(folder: str, out: str, deadly: str = "", count: str = "0") -> None:
     settings = Settings(
         n_epochs=40, batch_size=20, posterior="adaptive", method="em", schedule="cosine", single_shape_epochs=2
     )
-    keeping = Keeping(Path(folder), every=7)
-    trained = train(start, data, settings, generator=rng, glance=data[:20], keeping=keeping)
+    checkpoints = CheckpointPolicy(Path(folder), every=7)
+    trained = train(start, data, settings, generator=rng, monitor_images=data[:20], checkpoints=checkpoints)
     save_model(out, trained.parameters, {"history": trained.history})
 
 

@@ -9,9 +9,9 @@ from torch.testing import assert_close
 from liesparse import torus
 from liesparse.data import embedded_digits, translations
 from liesparse.inference import infer_codes
+from liesparse.initialization import known_translation
 from liesparse.lattice import half_lattice
 from liesparse.posterior import AdaptiveEngine, GridEngine, ReferenceEngine, pose_natural
-from liesparse.starts import known_translation
 
 F64 = torch.float64
 SCALES = [0.0, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 2.0, 5.0, 10.0]  # 1 is the paper's σ, 10 ten times as sharp

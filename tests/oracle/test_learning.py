@@ -9,13 +9,13 @@ from torch.testing import assert_close
 from liesparse import learning, stiefel
 from liesparse.gradients import (
     approximate_second_moment,
-    climb,
     dictionary_gradient,
     exact_second_moment,
     group_basis_gradient,
+    parameter_gradients,
 )
 from liesparse.inference import GRADIENTS, expect_pose
-from liesparse.learning import LearningError, Settings, Shuffled, State, go_on, largest_only, learn, update
+from liesparse.learning import LearningError, Settings, Shuffled, State, largest_only, learn, resume, update
 from liesparse.model import log_likelihood_given_pose, log_prior_poses, unit_columns
 from liesparse.posterior import GridEngine, ReferenceEngine, log_likelihood, pose_natural
 
@@ -131,7 +131,9 @@ def test_one_update_is_the_papers(make_model, draw, gradient):
     settings = Settings(dictionary_rate=0.02, group_rate=0.1, gradient=gradient)
     expectation = expect_pose(model, images, codes, engine)
     adam = stiefel.AdamState.zero(model.group_basis)
-    found, state = update(model, adam, climb(model, images, codes, expectation, gradient), settings, rate_factor=0.5)
+    found, state = update(
+        model, adam, parameter_gradients(model, images, codes, expectation, gradient), settings, rate_factor=0.5
+    )
     raw = model.dictionary + 0.01 * dictionary_gradient(model, codes, expectation, gradient)
     assert_close(found.dictionary, raw / raw.norm(dim=0))
     downhill = -group_basis_gradient(model, images, codes, expectation, gradient)
@@ -149,7 +151,7 @@ def test_exact_updates_climb_the_objective(make_model, draw):
     before = log_likelihood(model, images, codes, engine).mean()
     moved = model
     for _ in range(10):
-        uphill = climb(moved, images, codes, expect_pose(moved, images, codes, engine))
+        uphill = parameter_gradients(moved, images, codes, expect_pose(moved, images, codes, engine))
         moved, adam = update(moved, adam, uphill, settings)
     assert float(log_likelihood(moved, images, codes, engine).mean()) > float(before) + 0.1
 
@@ -191,7 +193,7 @@ class Recorder:
 def test_learning_passes_every_setting_on(make_model, draw, monkeypatch, posterior):
     model = make_model(9, sparsity=0.05, noise_std=0.2)
     images, _, _ = draw(model, batch=20)
-    names = ("make_engine", "infer_codes", "climb", "update")
+    names = ("make_engine", "infer_codes", "parameter_gradients", "update")
     engines, inferences, climbs, updates = (Recorder(monkeypatch, name) for name in names)
     settings = Settings(
         n_epochs=2,
@@ -275,7 +277,7 @@ def test_every_epoch_has_an_order_of_its_own_and_the_same_seed_the_same_ones(mak
 
     settings = Settings(n_epochs=3, batch_size=4, n_grid=8)
     for _ in range(2):
-        go_on(State.begin(model, torch.Generator().manual_seed(5)), Spy(images, 4), settings)
+        resume(State.begin(model, torch.Generator().manual_seed(5)), Spy(images, 4), settings)
     first, second, third = (torch.cat(seen[start : start + 3]) for start in (0, 3, 6))
     assert not first.equal(second)
     assert not second.equal(third)

@@ -10,10 +10,10 @@ from numpy.testing import assert_allclose
 from liesparse import LieSparseCoder, SparseCoder, ToroidalSubgroup, narrow_prior
 from liesparse.baselines.tsa import pair_log_likelihood, pair_statistics
 from liesparse.data import embedded_digits, translations
+from liesparse.initialization import known_translation
 from liesparse.lattice import half_lattice
 from liesparse.model import PosePrior
 from liesparse.posterior import AdaptiveEngine, TorusPosterior
-from liesparse.starts import known_translation
 from liesparse.stiefel import random_point
 
 F64 = torch.float64

@@ -10,6 +10,7 @@ from liesparse import torus
 from liesparse.data import translations_rotations
 from liesparse.estimators import LieSparseCoder
 from liesparse.inference import infer_codes, map_poses
+from liesparse.initialization import random_start
 from liesparse.lattice import half_lattice
 from liesparse.learning import Settings, learn
 from liesparse.model import reconstruct
@@ -24,7 +25,6 @@ from liesparse.posterior import (
 from liesparse.posterior.kernels import runnable
 from liesparse.posterior.lattices import cloud_points, even_points
 from liesparse.reproduce.scale.engines import long_estimate, own_images, own_naturals, relative_error
-from liesparse.starts import random_start
 
 F64 = torch.float64
 SCALES = [0.0, 0.01, 0.03, 0.1, 0.3, 1.0, 10.0]  # 1 is the paper's σ

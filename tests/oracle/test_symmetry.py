@@ -8,8 +8,8 @@ import torch
 from torch.testing import assert_close
 
 from liesparse import embedded_digits, symmetry, translations
+from liesparse.initialization import known_translation
 from liesparse.model import Parameters, apply_transform, uniform_prior
-from liesparse.starts import known_translation
 
 F64 = torch.float64
 

@@ -10,6 +10,7 @@ import torch
 from liesparse import stiefel
 from liesparse.baselines import SparseCodingSettings, infer_sparse_codes
 from liesparse.inference import infer_codes, map_poses
+from liesparse.initialization import random_start, start_from_data
 from liesparse.lattice import half_lattice
 from liesparse.learning import LearningError, Settings, learn
 from liesparse.metrics import evaluate
@@ -22,7 +23,6 @@ from liesparse.model import (
     uniform_prior,
 )
 from liesparse.posterior import GridEngine, log_likelihood
-from liesparse.starts import random_start, start_from_data
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from liesparse.checkpoint import differences, list_checkpoints, load_checkpoint, load_model, save_model
 from liesparse.files import read_sealed, write_atomically, write_json, write_sealed
 from liesparse.learning import Settings
-from liesparse.runs import Keeping, train
+from liesparse.training import CheckpointPolicy, train
 
 
 @pytest.fixture
@@ -152,8 +152,8 @@ def run(make_model, draw, tmp_path):
             images,
             settings,
             generator=torch.Generator().manual_seed(seed),
-            glance=images[:5],
-            keeping=Keeping(tmp_path / folder, every=3),
+            monitor_images=images[:5],
+            checkpoints=CheckpointPolicy(tmp_path / folder, every=3),
             callback=callback,
         )
 

@@ -16,7 +16,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from liesparse import LieSparseCoder, SparseCoder, narrow_prior, save_model
 from liesparse.checkpoint import list_checkpoints
-from liesparse.runs import Interrupted
+from liesparse.training import Interrupted
 
 SMALL = {"n_components": 3, "n_irreps": 6, "n_epochs": 2, "random_state": 0}
 

@@ -6,10 +6,10 @@ from torch.testing import assert_close
 
 from liesparse.data import embedded_digits, translations
 from liesparse.inference import infer_codes, map_poses
+from liesparse.initialization import known_translation, random_start
 from liesparse.metrics import active_codes, evaluate, examine, snr, templates_alive
 from liesparse.model import reconstruct
 from liesparse.posterior import AdaptiveEngine, GridEngine
-from liesparse.starts import known_translation, random_start
 
 
 def test_snr_is_linear_and_per_image():

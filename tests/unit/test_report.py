@@ -12,9 +12,9 @@ import torch
 from PIL import Image
 
 from liesparse import LieSparseCoder, SparseCoder, embedded_digits, translations
+from liesparse.initialization import known_translation
 from liesparse.report import page, pictures, write_report
 from liesparse.report.findings import examples, find, plane_energies, traversal
-from liesparse.starts import known_translation
 
 VOID = {"meta", "img", "source", "br"}
 HISTORY = [

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from liesparse import starts
 from liesparse.data import translations
 from liesparse.figures import RowPanels
 from liesparse.inference import infer_codes
+from liesparse.initialization import random_start
 from liesparse.lattice import half_lattice
 from liesparse.model import apply_transform
 from liesparse.posterior import AdaptiveEngine, TorusPosterior, pose_natural
@@ -26,7 +26,7 @@ def images():
 
 @pytest.fixture(scope="module")
 def model():
-    return starts.random_start(784, n_irreps=60, include_zero=True, generator=torch.Generator().manual_seed(1))
+    return random_start(784, n_irreps=60, include_zero=True, generator=torch.Generator().manual_seed(1))
 
 
 def test_columns_go_from_slow_to_fast():

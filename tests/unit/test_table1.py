@@ -17,7 +17,7 @@ from liesparse.reproduce.table1 import ROWS, Job, flat_cells, plan, run, summari
 def tiny(monkeypatch):
     monkeypatch.setattr(table1, "N_TRAIN", 300)
     monkeypatch.setattr(table1, "N_TEST", 60)
-    monkeypatch.setattr(table1, "N_GLANCE", 20)
+    monkeypatch.setattr(table1, "N_MONITORED", 20)
 
 
 def quick(name, row):

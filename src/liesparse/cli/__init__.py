@@ -13,9 +13,9 @@ from liesparse.cli.data import app as data
 from liesparse.cli.demo import demo
 from liesparse.cli.doctor import doctor
 from liesparse.cli.explore import explore
+from liesparse.cli.model_commands import canonicalize, evaluate, infer, report, traverse
 from liesparse.cli.reproduce import app as reproduce
 from liesparse.cli.train import train
-from liesparse.cli.use import canonicalize, evaluate, infer, report, traverse
 
 app = typer.Typer(
     name="liesparse",

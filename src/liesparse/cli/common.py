@@ -56,7 +56,7 @@ def explained(console: Console, *, code: int = 1) -> Iterator[None]:
     """Turn expected errors into one line and an exit code; anything else is a bug and keeps its traceback."""
     from liesparse.learning import LearningError
     from liesparse.parallel import LostError
-    from liesparse.runs import Interrupted
+    from liesparse.training import Interrupted
 
     if _debug:
         yield

@@ -26,8 +26,8 @@ def demo(
     from liesparse.figures import to_png
     from liesparse.files import write_atomically
     from liesparse.reproduce.demo import DemoSettings, run_demo
-    from liesparse.run_folder import Run, save_run
-    from liesparse.runs import Interrupted
+    from liesparse.run_directory import Run, save_run
+    from liesparse.training import Interrupted
 
     console = Console(soft_wrap=True)
     try:

@@ -1,4 +1,4 @@
-"""``liesparse explore``: turn the knobs of a learned world in the browser."""
+"""``liesparse explore``: turn the knobs of a learned session in the browser."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ def explore(
         import fastapi  # noqa: F401, what may be missing comes first, before slow torch
         import uvicorn  # noqa: F401
 
-        from liesparse.web.document import export_page
-        from liesparse.web.listen import address_of, open_socket, serve
+        from liesparse.web.html import export_page
+        from liesparse.web.serve import address_of, open_socket, serve
         from liesparse.web.server import make_app
-        from liesparse.web.world import open_world
+        from liesparse.web.session import open_session
     except ModuleNotFoundError as error:
         raise fail(console, f"{error}. {MISSING}") from None
     with explained(console):
         if export is not None:
-            export_page(open_world(run, data_dir=data_dir), export)
+            export_page(open_session(run, data_dir=data_dir), export)
             console.print(f"{export}: {export.stat().st_size / 1000:,.0f} KB. Open it in any browser.", markup=False)
             return
         with closing(open_socket(host, port)) as listening:
@@ -63,7 +63,7 @@ def explore(
                 if not no_open:  # in a thread, as a browser in the terminal keeps its caller waiting
                     threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
-            serve(make_app(open_world(run, data_dir=data_dir), host=host), listening, ready=ready)
+            serve(make_app(open_session(run, data_dir=data_dir), host=host), listening, ready=ready)
     console.print("Stopped.")
 
 

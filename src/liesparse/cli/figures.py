@@ -42,7 +42,7 @@ def figures(
     from liesparse.recipes import load_recipe
     from liesparse.reproduce.models import Order
     from liesparse.reproduce.table1 import ROWS
-    from liesparse.runs import Interrupted
+    from liesparse.training import Interrupted
 
     console = Console(soft_wrap=True)
     names = list(FIGURE_ROWS) if rows is None else list(dict.fromkeys(name.strip() for name in rows.split(",")))

@@ -54,7 +54,7 @@ def train(
     from liesparse.estimators import LieSparseCoder
     from liesparse.parallel import join
     from liesparse.recipes import load_recipe, parse_values
-    from liesparse.run_folder import CHECKPOINTS, Run, measure, save_run
+    from liesparse.run_directory import CHECKPOINTS, Run, measure, save_run
 
     console = make_console(quiet=str(json) == "-")
     with explained(console, code=2):  # wrong use
@@ -99,7 +99,7 @@ def train(
 
 def _check_folder(console: Console, out: Path, *, resume: bool) -> None:
     from liesparse.checkpoint import list_checkpoints
-    from liesparse.run_folder import CHECKPOINTS, MODEL
+    from liesparse.run_directory import CHECKPOINTS, MODEL
 
     begun = bool(list_checkpoints(out / CHECKPOINTS))
     if not resume and (begun or (out / MODEL).exists()):

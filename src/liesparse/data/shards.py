@@ -25,9 +25,9 @@ from torch import Tensor
 from liesparse._checks import reject
 from liesparse.data.arrays import read_npy, read_npz
 from liesparse.data.downloads import cache_folder
+from liesparse.data.parquet import read_parquet
 from liesparse.data.pictures import find_pictures
 from liesparse.data.rows import Fit, RawImages, check_shape_of, chunk_size, is_seen, unit_rows
-from liesparse.data.tables import read_parquet
 from liesparse.parallel import Group, current
 
 SUFFIXES = (".npy", ".npz", ".parquet")

@@ -70,7 +70,7 @@ class Rounds(Dataset[Tensor | str]):
 
 
 class Streamed:
-    """Batches from shards for :func:`liesparse.learning.go_on`, read by worker processes (0: by this one)."""
+    """Batches from shards for :func:`liesparse.learning.resume`, read by worker processes (0: by this one)."""
 
     def __init__(
         self, shards: Shards, batch_size: int, *, dtype: torch.dtype = torch.float32, n_workers: int = 1

@@ -31,11 +31,11 @@ from liesparse.data.folders import load_shards, open_folder
 from liesparse.data.idx import looks_like_idx, read_idx
 from liesparse.data.loaded import LoadedData
 from liesparse.data.mnist import FILES, read_mnist_mini, read_split
+from liesparse.data.parquet import read_parquet
 from liesparse.data.pictures import SUFFIXES, read_folder, read_zip
 from liesparse.data.rows import MIN_IMAGES, Fit, Images, RawImages, draw, hold_out, open_images
 from liesparse.data.shards import list_shards
 from liesparse.data.spec import COUNTS, FIT, KEYS, Parameter, at_least, flag, parse_spec, read_parameters, real
-from liesparse.data.tables import read_parquet
 
 
 class SourceInfo(NamedTuple):

@@ -21,6 +21,7 @@ from liesparse.estimators.base import Images, Stream, is_stream
 from liesparse.estimators.motions import Motions
 from liesparse.files import Sealed
 from liesparse.inference import infer_codes, map_poses
+from liesparse.initialization import random_start, start_from_data
 from liesparse.learning import Progress, Shuffled, State, advance
 from liesparse.metrics import MAP_STEPS
 from liesparse.model import (
@@ -31,8 +32,7 @@ from liesparse.model import (
 )
 from liesparse.posterior import Engine, make_engine
 from liesparse.recipes import Recipe, load_recipe
-from liesparse.runs import N_GLANCE, History, Interrupted, Keeping, Trained, train
-from liesparse.starts import random_start, start_from_data
+from liesparse.training import N_MONITORED, CheckpointPolicy, History, Interrupted, Trained, train
 
 MOST_IRREPS = 128  # the paper's L, where the images have room for it
 N_START = 2000  # images of a stream from which learning starts
@@ -197,8 +197,8 @@ class LieSparseCoder(Motions):
                 )
         else:
             start = self._start(images, recipe, generator)
-        glance = images[torch.randperm(len(images), generator=generator)[:N_GLANCE].to(images.device)]
-        keeping = Keeping(Path(self.checkpoint_dir)) if self.checkpoint_dir is not None else None
+        monitor_images = images[torch.randperm(len(images), generator=generator)[:N_MONITORED].to(images.device)]
+        checkpoints = CheckpointPolicy(Path(self.checkpoint_dir)) if self.checkpoint_dir is not None else None
 
         def tell(progress: Progress, history: History) -> None:
             self.history_ = list(history)
@@ -211,8 +211,8 @@ class LieSparseCoder(Motions):
                 stream if stream is not None else images,
                 recipe.learning,
                 generator=generator,
-                glance=glance,
-                keeping=keeping,
+                monitor_images=monitor_images,
+                checkpoints=checkpoints,
                 callback=tell,
             )
         except Interrupted as stopped:  # what was learned stays usable

@@ -15,9 +15,9 @@ from liesparse.baselines.tsa import SubgroupSettings, learn_subgroup, pair_log_l
 from liesparse.devices import to_cpu
 from liesparse.estimators.base import ImageEstimator, Images
 from liesparse.files import Sealed, need
+from liesparse.initialization import leading_subspace
 from liesparse.lattice import half_lattice
 from liesparse.posterior import AdaptiveEngine, TorusPosterior
-from liesparse.starts import leading_subspace
 from liesparse.torus import phases, rotate, to_planes, wrap
 
 

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from liesparse import em, stiefel
 from liesparse.data import embedded_digits, translations
-from liesparse.gradients import climb
+from liesparse.gradients import parameter_gradients
 from liesparse.inference import expect_pose, infer_codes
+from liesparse.initialization import known_translation, random_start
 from liesparse.learning import Settings, learn, update
 from liesparse.model import Parameters
 from liesparse.posterior import AdaptiveEngine, Engine, GridEngine, Moments, ReferenceEngine, make_engine, pose_natural
@@ -24,7 +25,6 @@ from liesparse.posterior.kernels import KERNEL_NAMES, Library, choose, runnable
 from liesparse.posterior.separable import normalize_
 from liesparse.recipes import load_recipe
 from liesparse.reproduce.memory import peak_memory
-from liesparse.starts import known_translation, random_start
 
 REFERENCE_GRID = 600
 SHARPNESS = {"sharp": 10.0, "middle": 1.0, "flat": 0.01}  # factor on η̂; 1 is the paper's σ
@@ -181,7 +181,9 @@ def measure_step(shape: Shape, recipe: str, *, repeats: int = 15) -> dict[str, f
         jobs["average"] = lambda: em.average(averages, images, codes, expectation, 0.1)
         jobs["maximize"] = lambda: em.maximize(parameters, averages)
     else:
-        jobs["update"] = lambda: update(parameters, adam, climb(parameters, images, codes, expectation, kind), frozen)
+        jobs["update"] = lambda: update(
+            parameters, adam, parameter_gradients(parameters, images, codes, expectation, kind), frozen
+        )
         jobs["stiefel"] = lambda: stiefel.adam_step(
             parameters.group_basis, downhill, adam, rate=0.1, metric="euclidean"
         )

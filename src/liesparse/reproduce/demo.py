@@ -16,14 +16,14 @@ from liesparse import figures
 from liesparse.data import TransformedImages, translations
 from liesparse.estimators import LieSparseCoder, SparseCoder
 from liesparse.inference import infer_codes, map_poses
+from liesparse.initialization import random_start, start_from_data
 from liesparse.metrics import Evaluation, active_codes, evaluate, snr, templates_alive
 from liesparse.model import Parameters, apply_transform, compose, reconstruct
 from liesparse.posterior import AdaptiveEngine, Engine
 from liesparse.recipes import Recipe, load_recipe
-from liesparse.runs import Watch, train
-from liesparse.starts import random_start, start_from_data
+from liesparse.training import Watch, train
 
-N_TEST, N_GLANCE = 2000, 300  # held-out images at the end, and after each epoch
+N_TEST, N_MONITORED = 2000, 300  # held-out images at the end, and after each epoch
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,15 @@ def run_demo(settings: DemoSettings, *, report: Watch | None = None) -> DemoResu
     start = random_start(images.shape[1], include_zero=settings.recipe.include_zero, generator=generator)
     start = start_from_data(start, images, generator=generator)
     engine = AdaptiveEngine(start.frequencies)
-    glance = test.images[:N_GLANCE]
+    monitor_images = test.images[:N_MONITORED]
     parameters, history, _ = train(
-        start, images, settings.recipe.learning, generator=generator, glance=glance, judge=engine, callback=report
+        start,
+        images,
+        settings.recipe.learning,
+        generator=generator,
+        monitor_images=monitor_images,
+        evaluation_engine=engine,
+        callback=report,
     )
     learned = time.monotonic()
     lsc = evaluate(parameters, test.images, engine)

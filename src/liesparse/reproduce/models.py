@@ -21,8 +21,8 @@ from liesparse.learning import Progress
 from liesparse.model import Parameters
 from liesparse.posterior import make_engine
 from liesparse.recipes import Recipe
-from liesparse.reproduce.table1 import Images, Row, make_start, pick_glance, sparse_coding_settings
-from liesparse.runs import History, Keeping, train
+from liesparse.reproduce.table1 import Images, Row, make_start, pick_monitor_images, sparse_coding_settings
+from liesparse.training import CheckpointPolicy, History, train
 
 
 class Order(NamedTuple):
@@ -83,9 +83,9 @@ def find_or_learn(order: Order, images: Images, tell: Tell) -> Parameters:
         images.train,
         learning,
         generator=generator,
-        glance=pick_glance(images, order.seed),
-        judge=make_engine(evaluation.posterior, start.frequencies, evaluation.n_grid),
-        keeping=Keeping(order.checkpoints),
+        monitor_images=pick_monitor_images(images, order.seed),
+        evaluation_engine=make_engine(evaluation.posterior, start.frequencies, evaluation.n_grid),
+        checkpoints=CheckpointPolicy(order.checkpoints),
         callback=look,
     )
     save_model(order.model_path, parameters, settings)

@@ -17,13 +17,13 @@ from torch import Tensor
 from liesparse.baselines import SparseCodingSettings, infer_sparse_codes, learn_sparse_coding
 from liesparse.data import embedded_digits, load_mnist, rotations_scalings, translations
 from liesparse.files import write_json
+from liesparse.initialization import known_translation, random_start, start_from_data
 from liesparse.learning import Progress
 from liesparse.metrics import active_codes, evaluate, snr
 from liesparse.model import Parameters
 from liesparse.posterior import AdaptiveEngine, make_engine
 from liesparse.recipes import Recipe
-from liesparse.runs import N_GLANCE, History, train
-from liesparse.starts import known_translation, random_start, start_from_data
+from liesparse.training import N_MONITORED, History, train
 
 N_TRAIN, N_TEST = 60_000, 10_000
 
@@ -103,9 +103,9 @@ def make_start(
     return start_from_data(start, images, generator=generator) if recipe.start == "data" else start
 
 
-def pick_glance(images: Images, seed: int) -> Float[Tensor, "few pixel"]:
+def pick_monitor_images(images: Images, seed: int) -> Float[Tensor, "few pixel"]:
     """Return the held-out images on which each epoch is judged, in any order: synthetic sets go through the digits."""
-    return images.test[torch.randperm(len(images.test), generator=torch.Generator().manual_seed(seed))[:N_GLANCE]]
+    return images.test[torch.randperm(len(images.test), generator=torch.Generator().manual_seed(seed))[:N_MONITORED]]
 
 
 def run_recipe(row: Row, recipe: Recipe, images: Images, seed: int, watch: Tell) -> dict[str, Any]:
@@ -113,19 +113,25 @@ def run_recipe(row: Row, recipe: Recipe, images: Images, seed: int, watch: Tell)
     began = time.monotonic()
     generator = torch.Generator().manual_seed(1000 + seed)
     start = make_start(row, recipe, images.train, generator=generator)
-    judge = make_engine(recipe.evaluation.posterior, start.frequencies, recipe.evaluation.n_grid)
-    glance = pick_glance(images, seed)
+    evaluation_engine = make_engine(recipe.evaluation.posterior, start.frequencies, recipe.evaluation.n_grid)
+    monitor_images = pick_monitor_images(images, seed)
 
     def look(progress: Progress, history: History) -> None:
         note = f"epoch {progress.epoch}" + (f", SNR {history[-1]['snr']:.1f}" if history else "")
         watch(progress.share, note)
 
     learned, history, _ = train(
-        start, images.train, recipe.learning, generator=generator, glance=glance, judge=judge, callback=look
+        start,
+        images.train,
+        recipe.learning,
+        generator=generator,
+        monitor_images=monitor_images,
+        evaluation_engine=evaluation_engine,
+        callback=look,
     )
     seconds = time.monotonic() - began
-    found = evaluate(learned, images.test, judge, refine=recipe.evaluation.refine)
-    at_maximum = evaluate(learned, images.test, judge, refine=recipe.evaluation.refine, exact_map=True)
+    found = evaluate(learned, images.test, evaluation_engine, refine=recipe.evaluation.refine)
+    at_maximum = evaluate(learned, images.test, evaluation_engine, refine=recipe.evaluation.refine, exact_map=True)
     return {
         "epochs": recipe.learning.n_epochs,
         "lsc_snr": found.snr,

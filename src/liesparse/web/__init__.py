@@ -1,1 +1,1 @@
-"""The explorer: a learned world in the browser. Thin routes over the estimators, and one page."""
+"""The explorer: a learned session in the browser. Thin routes over the estimators, and one page."""

@@ -14,11 +14,11 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from pydantic import BaseModel, Field
 
 from liesparse import __version__
-from liesparse.web.desk import MOST_WAITING, Desk, FullError, Prepare
-from liesparse.web.document import make_document
-from liesparse.web.guard import Guard, allowed_hosts
+from liesparse.web.html import make_document
+from liesparse.web.inference_queue import MOST_WAITING, FullError, InferenceQueue, Prepare
+from liesparse.web.middleware import Guard, allowed_hosts
+from liesparse.web.session import Session, View, normalized
 from liesparse.web.uploads import FORMATS, MAX_BYTES, MAX_PIXELS, read_upload
-from liesparse.web.world import View, World, normalized
 
 LARGEST = 1e6  # of a pixel; the scale of an image does not matter
 
@@ -42,11 +42,11 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
 _PICTURE = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 
 
-def make_app(world: World, *, host: str = "127.0.0.1", most_waiting: int = MOST_WAITING) -> FastAPI:
+def make_app(session: Session, *, host: str = "127.0.0.1", most_waiting: int = MOST_WAITING) -> FastAPI:
     """Return the application for one model."""
-    document = make_document(world, live=True)
-    desk = Desk(world, most_waiting=most_waiting)
-    n_pixels = world.coder.model_.n_pixels
+    document = make_document(session, live=True)
+    queue = InferenceQueue(session, most_waiting=most_waiting)
+    n_pixels = session.coder.model_.n_pixels
     value = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False, strict=True)]
 
     # FastAPI reads annotations as they are: a local class is lost if their evaluation is postponed.
@@ -59,7 +59,7 @@ def make_app(world: World, *, host: str = "127.0.0.1", most_waiting: int = MOST_
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        worker = asyncio.create_task(desk.work())
+        worker = asyncio.create_task(queue.work())
         yield
         worker.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -70,7 +70,7 @@ def make_app(world: World, *, host: str = "127.0.0.1", most_waiting: int = MOST_
 
     async def ask(prepare: Prepare) -> View:
         try:
-            return await desk.ask(prepare)
+            return await queue.submit(prepare)
         except FullError:
             detail = f"{most_waiting} images wait already. Try again in a moment."
             raise HTTPException(503, detail, headers={"Retry-After": "1"}) from None
@@ -98,7 +98,7 @@ def make_app(world: World, *, host: str = "127.0.0.1", most_waiting: int = MOST_
     async def picture(request: Request) -> View:
         """Tell what the model thinks of a picture file, brought to the model's size."""
         content = await request.body()
-        return await ask(lambda: read_upload(world, content))
+        return await ask(lambda: read_upload(session, content))
 
     @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
     async def docs() -> HTMLResponse:

@@ -14,20 +14,20 @@ from torch import Tensor
 from liesparse._checks import reject
 from liesparse.data.pictures import decode_all
 from liesparse.data.rows import Fit
-from liesparse.web.pack import picture_layout
-from liesparse.web.world import World, normalized
+from liesparse.web.serialize import picture_layout
+from liesparse.web.session import Session, normalized
 
 MAX_BYTES = 4 * 2**20
 MAX_PIXELS = 16_000_000
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP")
 
 
-def read_upload(world: World, content: bytes) -> tuple[Float[Tensor, " pixel"], str]:
+def read_upload(session: Session, content: bytes) -> tuple[Float[Tensor, " pixel"], str]:
     """Decode a picture, bring it to the model's size, and say what was done; a wrong one gives a ``ValueError``."""
     width, height = _size(content)
     if width * height > MAX_PIXELS:
         _refuse_size(f"{width:,} × {height:,}")
-    rows, columns, channels, _, _ = picture_layout(world.image_shape)
+    rows, columns, channels, _, _ = picture_layout(session.image_shape)
     if channels != 1:
         reject("image", "a model of grey images", f"one with {channels} channels", "Pick a test image instead.")
     fit = Fit(size=(rows, columns), crop=rows == columns)
@@ -38,7 +38,7 @@ def read_upload(world: World, content: bytes) -> tuple[Float[Tensor, " pixel"], 
     notes = ["cropped to the central square"] if fit.crop and width != height else []
     if (width, height) != (columns, rows):
         notes.append(f"{width} × {height} pixels brought to {columns} × {rows}")
-    if _edge_is_light(pixels) and not _edges_are_light(world):
+    if _edge_is_light(pixels) and not _edges_are_light(session):
         pixels = pixels.max() - pixels
         notes.append("inverted, as the model knows light shapes on dark ground")
     return normalized(pixels.flatten()), ", ".join(notes)
@@ -68,9 +68,9 @@ def _edge_is_light(image: Float[Tensor, "height width"]) -> bool:
     return bool(edge.mean() > (image.min() + image.max()) / 2)
 
 
-def _edges_are_light(world: World) -> bool:
+def _edges_are_light(session: Session) -> bool:
     """Whether most of the model's own images have light edges."""
-    height, width = picture_layout(world.image_shape)[:2]
-    own = world.examples if len(world.examples) else world.coder.model_.dictionary.T
+    height, width = picture_layout(session.image_shape)[:2]
+    own = session.examples if len(session.examples) else session.coder.model_.dictionary.T
     light = [_edge_is_light(image.reshape(height, width)) for image in own]
     return 2 * sum(light) > len(light)

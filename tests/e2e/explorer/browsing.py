@@ -56,16 +56,16 @@ def state_of(page, n_shapes=10):
     return codes, torch.tensor([[float(angle) for angle in given["pose"][0].split(",")]])
 
 
-def expected_pixels(world, codes, poses):
+def expected_pixels(session, codes, poses):
     """Compute T(s) Φ α in Python and paint it as the page does."""
-    peak = world.examples.amax(dim=1).sort().values[len(world.examples) // 2]
-    image = reconstruct(world.coder.model_, codes, poses)[0].reshape(world.image_shape)
+    peak = session.examples.amax(dim=1).sort().values[len(session.examples) // 2]
+    image = reconstruct(session.coder.model_, codes, poses)[0].reshape(session.image_shape)
     return (255 * (image / peak).clamp(0, 1)).numpy()
 
 
-def assert_shows(page, world):
+def assert_shows(page, session):
     settle(page)
-    wanted = expected_pixels(world, *state_of(page))
+    wanted = expected_pixels(session, *state_of(page))
     assert np.abs(pixels_of(page) - wanted).max() <= SAME_GREY
     return wanted
 

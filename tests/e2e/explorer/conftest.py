@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from e2e.explorer.browsing import BROWSER, FLAGS, serving, settle
-from liesparse.web.world import open_world
+from liesparse.web.session import open_session
 
 
 @pytest.fixture(scope="module")
-def world():
-    return open_world()
+def session():
+    return open_session()
 
 
 @pytest.fixture(scope="module")

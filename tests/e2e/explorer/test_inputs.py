@@ -18,12 +18,12 @@ def strokes_of(template):
 
 
 @pytest.mark.parametrize("shape", [1, 4, 9])
-def test_a_drawn_digit_gets_its_template_first(open_page, address, world, shape):
+def test_a_drawn_digit_gets_its_template_first(open_page, address, session, shape):
     page = open_page(address)
     page.click("#clear")
     box = page.locator("#sketch").bounding_box()
     before = page.locator("#numbers dt").count()
-    for x, y in strokes_of(world.coder.model_.dictionary[:, shape]):
+    for x, y in strokes_of(session.coder.model_.dictionary[:, shape]):
         page.mouse.move(box["x"] + x * box["width"], box["y"] + y * box["height"])
         page.mouse.down()
         page.mouse.up()
@@ -35,7 +35,7 @@ def test_a_drawn_digit_gets_its_template_first(open_page, address, world, shape)
     assert page.locator("#modes li").count() >= 1
 
 
-def test_a_bad_file_gets_a_message_and_a_good_one_is_read(open_page, address, world):
+def test_a_bad_file_gets_a_message_and_a_good_one_is_read(open_page, address, session):
     page = open_page(address, expected="422")
     before = state_of(page)
     page.evaluate(DROP, ["letter.txt", list(b"Dear model, I am no picture.")])
@@ -43,29 +43,29 @@ def test_a_bad_file_gets_a_message_and_a_good_one_is_read(open_page, address, wo
     assert "a picture (PNG, JPEG" in page.text_content("#message")
     assert "Choose another file." in page.text_content("#message")
     assert state_of(page)[0].equal(before[0])
-    template = world.coder.model_.dictionary[:, 8].reshape(28, 28)
+    template = session.coder.model_.dictionary[:, 8].reshape(28, 28)
     on_white = 255 * (1 - (template / template.max()).clamp(0, 1)).numpy()
     large = picture_bytes(np.kron(on_white, np.ones((5, 5))))
     page.set_input_files("#file", {"name": "eight.png", "mimeType": "image/png", "buffer": large})
     page.locator("#message", has_text="inverted").wait_for()
-    assert_shows(page, world)
+    assert_shows(page, session)
     assert int(state_of(page)[0][0].argmax()) == 8
 
 
-def test_the_last_wish_wins(open_page, address, world):
+def test_the_last_wish_wins(open_page, address, session):
     page = open_page(address)
     page.route("**/api/*", lambda route: (page.wait_for_timeout(400), route.continue_()))
     page.click("#clear")
     drag(page, "#sketch", (0.4, 0.3), (0.6, 0.6))
     page.click("#examples button:nth-child(6)")
     page.wait_for_timeout(1500)
-    codes, poses = world.coder.infer(world.examples[5:6])
+    codes, poses = session.coder.infer(session.examples[5:6])
     torch.testing.assert_close(state_of(page)[0], codes, atol=1e-3, rtol=0)
     torch.testing.assert_close(state_of(page)[1], poses, atol=1e-3, rtol=0)
 
 
-def test_a_photo_of_a_phone_is_shrunk_before_it_is_sent(open_page, address, world):
-    template = world.coder.model_.dictionary[:, 4].reshape(28, 28)
+def test_a_photo_of_a_phone_is_shrunk_before_it_is_sent(open_page, address, session):
+    template = session.coder.model_.dictionary[:, 4].reshape(28, 28)
     large = np.kron((255 * (template / template.max()).clamp(0, 1)).numpy(), np.ones((100, 100)))
     noisy = (large + np.random.default_rng(0).uniform(0, 40, large.shape)).clip(0, 255)
     content = picture_bytes(noisy)
@@ -123,15 +123,15 @@ def test_other_fingers_and_buttons_are_ignored(open_page, address):
     assert state_of(page)[0][0].nonzero().flatten().tolist() == [2]
 
 
-def test_the_exported_page_opens_from_disk(open_page, world, tmp_path):
+def test_the_exported_page_opens_from_disk(open_page, session, tmp_path):
     target = tmp_path / "explorer.html"
     subprocess.run([*COMMAND, "--export", str(target)], check=True, capture_output=True)
     assert target.stat().st_size < 800_000
     page = open_page(target.as_uri())
-    assert_shows(page, world)
+    assert_shows(page, session)
     page.click("#examples button:nth-child(6)")
     drag(page, "#pad", (0.3, 0.3), (0.4, 0.6))
-    assert_shows(page, world)
+    assert_shows(page, session)
     assert page.locator("#erase").is_hidden()
     assert "liesparse explore" in page.text_content("#input-help")
     page.evaluate(DROP, ["digit.png", [1, 2, 3]])

@@ -10,55 +10,55 @@ from PIL import Image
 
 from e2e.explorer.browsing import COMMAND, SAME_GREY, assert_shows, drag, expected_pixels, pixels_of, settle, state_of
 from liesparse.estimators import LieSparseCoder
+from liesparse.initialization import random_start
 from liesparse.posterior import pose_log_density, pose_natural
-from liesparse.run_folder import Run, save_run
-from liesparse.starts import random_start
+from liesparse.run_directory import Run, save_run
 
 
-def test_the_first_picture_is_what_the_model_makes_of_the_first_image(open_page, address, world):
+def test_the_first_picture_is_what_the_model_makes_of_the_first_image(open_page, address, session):
     page = open_page(address)
-    assert_shows(page, world)
-    codes, poses = world.coder.infer(world.examples[:1])
+    assert_shows(page, session)
+    codes, poses = session.coder.infer(session.examples[:1])
     seen_codes, seen_poses = state_of(page)
     torch.testing.assert_close(seen_codes, codes, atol=1e-3, rtol=0)
     torch.testing.assert_close(seen_poses, poses, atol=1e-3, rtol=0)
-    assert page.locator("#examples button").count() == len(world.examples)
+    assert page.locator("#examples button").count() == len(session.examples)
 
 
-def test_a_click_on_a_shape_shows_it_alone_and_a_drag_mixes(open_page, address, world):
+def test_a_click_on_a_shape_shows_it_alone_and_a_drag_mixes(open_page, address, session):
     page = open_page(address)
     before = pixels_of(page)
     page.click("#codes .shape:nth-child(3) button")
-    shown = assert_shows(page, world)
+    shown = assert_shows(page, session)
     assert np.abs(shown - before).max() > 50
     codes, _ = state_of(page)
     assert codes[0].nonzero().flatten().tolist() == [2]
     drag(page, "#codes .shape:nth-child(5) button", (0.2, 0.5), (0.7, 0.5))
-    assert_shows(page, world)
+    assert_shows(page, session)
     codes, _ = state_of(page)
     assert codes[0].nonzero().flatten().tolist() == [2, 4]
     assert 0.4 < float(codes[0, 4]) < 0.8
 
 
-def test_dragging_the_pad_moves_the_image_round_the_torus(open_page, address, world):
+def test_dragging_the_pad_moves_the_image_round_the_torus(open_page, address, session):
     page = open_page(address)
     before = pixels_of(page)
     drag(page, "#pad", (0.5, 0.5), (0.6, 0.4))
-    assert np.abs(assert_shows(page, world) - before).max() > 50
+    assert np.abs(assert_shows(page, session) - before).max() > 50
     _, poses = state_of(page)
     torch.testing.assert_close(poses, torch.tensor([[0.1, 0.1]]) * 2 * torch.pi, atol=0.05, rtol=0)
     drag(page, "#pad", (0.9, 0.5), (1.1, 0.5))  # out on the right, in on the left
-    assert_shows(page, world)
+    assert_shows(page, session)
     _, poses = state_of(page)
     torch.testing.assert_close(poses[0, 0], torch.tensor(-0.4 * 2 * torch.pi), atol=0.05, rtol=0)
 
 
-def test_the_heat_map_is_the_posterior(open_page, address, world):
+def test_the_heat_map_is_the_posterior(open_page, address, session):
     page = open_page(address)
     heat = pixels_of(page, "#pad canvas:first-child")  # light theme: dark is likely, and red falls with it
     codes, _ = state_of(page)
-    model = world.coder.model_
-    natural = pose_natural(model, world.examples[:1], codes)
+    model = session.coder.model_
+    natural = pose_natural(model, session.examples[:1], codes)
     n = len(heat)
     axis = 2 * torch.pi * (torch.arange(n) / n - 0.5)
     poses = torch.cartesian_prod(axis, axis)
@@ -72,19 +72,19 @@ def test_the_heat_map_is_the_posterior(open_page, address, world):
     assert np.corrcoef(heat.ravel(), likely.ravel())[0, 1] < -0.9
 
 
-def test_all_works_by_keyboard(open_page, address, world):
+def test_all_works_by_keyboard(open_page, address, session):
     page = open_page(address)
     _, before = state_of(page)
     page.locator("#pad").focus()
     for _ in range(4):
         page.keyboard.press("ArrowRight")
     page.keyboard.press("Shift+ArrowUp")
-    assert_shows(page, world)
+    assert_shows(page, session)
     _, after = state_of(page)
     torch.testing.assert_close(after - before, torch.tensor([[0.2, 0.25]]), atol=2e-3, rtol=0)
     page.locator("#codes .shape:nth-child(2) input").focus()
     page.keyboard.press("End")
-    assert_shows(page, world)
+    assert_shows(page, session)
     assert float(state_of(page)[0][0, 1]) == pytest.approx(1.2)
     page.locator("#codes .shape:nth-child(4) button").focus()
     page.keyboard.press("Enter")
@@ -104,10 +104,10 @@ def test_all_works_by_keyboard(open_page, address, world):
     assert page.evaluate(nameless) == 0
 
 
-def test_a_link_brings_the_same_view(open_page, address, world):
+def test_a_link_brings_the_same_view(open_page, address, session):
     link = "#codes=3:0.9,7:0.25&pose=0.7,-2.9&image=2"
     page = open_page(address + link)
-    assert_shows(page, world)
+    assert_shows(page, session)
     codes, poses = state_of(page)
     assert codes[0, 3] == pytest.approx(0.9)
     assert poses[0].tolist() == pytest.approx([0.7, -2.9])
@@ -119,7 +119,7 @@ def test_a_link_brings_the_same_view(open_page, address, world):
     page.evaluate("location.hash = '#image=3'")
     settle(page)
     assert "image=3" in page.url
-    assert_shows(page, world)
+    assert_shows(page, session)
     page.fill("#pose-values input >> nth=0", "7")
     page.keyboard.press("Tab")
     settle(page)
@@ -127,12 +127,12 @@ def test_a_link_brings_the_same_view(open_page, address, world):
     open_page(address + "#codes=99:1,x:y,-1:2&pose=nonsense&image=-7")  # no complaint
 
 
-def test_walks_play_and_are_saved(open_page, address, world):
+def test_walks_play_and_are_saved(open_page, address, session):
     page = open_page(address + "#codes=3:0.9&pose=0.2,0.3")
     page.click("[data-kind='1']")
     page.wait_for_timeout(400)
     page.click("[data-kind='1']")  # pause
-    assert_shows(page, world)
+    assert_shows(page, session)
     _, poses = state_of(page)
     assert float(poses[0, 0]) == pytest.approx(0.2)
     assert float(poses[0, 1]) != pytest.approx(0.3, abs=0.01)
@@ -145,8 +145,8 @@ def test_walks_play_and_are_saved(open_page, address, world):
         middle = np.asarray(movie.convert("L").resize((28, 28), Image.Resampling.NEAREST), dtype=float)
     codes, poses = state_of(page)
     half_round = poses + torch.tensor([[0.0, torch.pi]])
-    assert np.abs(first - expected_pixels(world, codes, poses)).max() < 5  # 64 greys
-    assert np.abs(middle - expected_pixels(world, codes, half_round)).max() < 5
+    assert np.abs(first - expected_pixels(session, codes, poses)).max() < 5  # 64 greys
+    assert np.abs(middle - expected_pixels(session, codes, half_round)).max() < 5
     page.click("#examples button:nth-child(4)")
     page.click("#set-a")
     page.click("#examples button:nth-child(9)")
@@ -160,8 +160,8 @@ def test_walks_play_and_are_saved(open_page, address, world):
     side = frames.shape[0]
     ends = [frames[2::4, start : start + side : 4] for start in (2, frames.shape[1] - side + 2)]
     for end, place in zip(ends, (3, 8), strict=True):
-        codes, poses = world.coder.infer(world.examples[place : place + 1])
-        assert np.abs(end - expected_pixels(world, codes, poses)).max() <= SAME_GREY
+        codes, poses = session.coder.infer(session.examples[place : place + 1])
+        assert np.abs(end - expected_pixels(session, codes, poses)).max() <= SAME_GREY
 
 
 def test_planes_turn_with_the_pose(open_page, address):

@@ -9,17 +9,17 @@ import torch
 from liesparse.estimators import LieSparseCoder
 from liesparse.posterior import make_engine
 from liesparse.web.server import make_app
-from liesparse.web.world import World, normalized, open_world
+from liesparse.web.session import Session, normalized, open_session
 
 
 @pytest.fixture(scope="session")
 def demo():
-    return open_world()
+    return open_session()
 
 
 @pytest.fixture(scope="session")
 def tiny(make_model):
-    """Make a world around a small random model, with three random images."""
+    """Make a session around a small random model, with three random images."""
 
     def make(image_shape=(4, 4), *, title="tiny", seed=0, model=None, **settings):
         n_pixels = torch.Size(image_shape).numel()
@@ -28,7 +28,7 @@ def tiny(make_model):
         images = torch.randn(3, n_pixels, generator=rng, dtype=model.dtype)
         examples = torch.stack([normalized(image) for image in images])
         coder = LieSparseCoder.from_model(model, image_shape)
-        return World(title, coder, None, make_engine("adaptive", model.frequencies, dtype=model.dtype), examples)
+        return Session(title, coder, None, make_engine("adaptive", model.frequencies, dtype=model.dtype), examples)
 
     return make
 
@@ -36,9 +36,9 @@ def tiny(make_model):
 class Client:
     """A browser without a network: one application, started, in one event loop."""
 
-    def __init__(self, world, **settings):
+    def __init__(self, session, **settings):
         self._runner = asyncio.Runner()
-        self.app = make_app(world, **settings)
+        self.app = make_app(session, **settings)
 
     def __enter__(self):
         self._life = self.app.router.lifespan_context(self.app)

@@ -11,19 +11,19 @@ from PIL import Image
 from schemathesis import GenerationMode
 from schemathesis.checks import positive_data_acceptance
 
-from liesparse.web.guard import HEADERS
+from liesparse.web.middleware import HEADERS
+from liesparse.web.session import View, infer, normalized
 from liesparse.web.uploads import MAX_BYTES
-from liesparse.web.world import View, look, normalized
 
 
 @pytest.fixture(scope="module")
-def world(tiny):
+def session(tiny):
     return tiny((4, 4))
 
 
 @pytest.fixture(scope="module")
-def client(world, make_client):
-    with make_client(world) as client:
+def client(session, make_client):
+    with make_client(session) as client:
         yield client
 
 
@@ -53,9 +53,9 @@ def test_the_page_comes_with_its_policy(client):
     assert "tiny · liesparse" in answer.text
 
 
-def test_a_drawing_is_answered_as_the_model_thinks(client, world):
+def test_a_drawing_is_answered_as_the_model_thinks(client, session):
     answer = draw(client)
-    (expected,) = look(world, normalized(torch.arange(16.0))[None])
+    (expected,) = infer(session, normalized(torch.arange(16.0))[None])
     assert answer.status_code == 200
     assert View(**answer.json()) == expected
     assert draw(client, [1e-3 * pixel for pixel in range(16)]).json()["codes"] == pytest.approx(
@@ -149,16 +149,16 @@ def test_other_names_and_pages_are_refused(client):
     assert draw(client, headers={"Origin": "http://127.0.0.1:8000"}).status_code == 200
 
 
-def test_an_error_of_the_server_is_told_plainly(world, make_client, caplog):
+def test_an_error_of_the_server_is_told_plainly(session, make_client, caplog):
     """An engine that is missing stands in for a bug."""
-    with make_client(world._replace(engine=None, examples=world.examples[:0])) as client:
+    with make_client(session._replace(engine=None, examples=session.examples[:0])) as client:
         check_problem(draw(client), 500, "in the terminal")
-        check_problem(client.post("/api/picture", content=b""), 422)  # and the desk still works
+        check_problem(client.post("/api/picture", content=b""), 422)  # and the queue still works
     assert "A request failed: POST '/api/drawing'\nTraceback" in caplog.text
 
 
-def test_a_full_desk_says_so_and_others_are_answered(world, make_client):
-    with make_client(world, most_waiting=2) as client:
+def test_a_full_desk_says_so_and_others_are_answered(session, make_client):
+    with make_client(session, most_waiting=2) as client:
         options = {"json": {"pixels": [*range(16)]}}
         answers = client.all(*[("POST", "/api/drawing", options)] * 12)
     refused = [answer for answer in answers if answer.status_code != 200]

@@ -129,12 +129,12 @@ def test_dark_on_light_is_inverted_and_said(demo):
 
 
 def test_a_model_of_dark_shapes_inverts_nothing(tiny):
-    world = tiny((28, 28), n_irreps=3)
+    session = tiny((28, 28), n_irreps=3)
     pattern = torch.from_numpy(np.asarray(bar(ink=0, ground=255), dtype=np.float64)).flatten()
-    world = world._replace(examples=(pattern / pattern.norm()).expand(3, -1))
-    pixels, note = read_upload(world, encode(bar(ink=0, ground=255)))
+    session = session._replace(examples=(pattern / pattern.norm()).expand(3, -1))
+    pixels, note = read_upload(session, encode(bar(ink=0, ground=255)))
     assert note == ""
-    assert torch.allclose(pixels.double(), world.examples[0], atol=1e-5)
+    assert torch.allclose(pixels.double(), session.examples[0], atol=1e-5)
 
 
 def test_sixteen_bits_keep_their_depth(demo):
@@ -169,10 +169,10 @@ def test_a_model_of_rows_takes_a_picture(tiny):
     assert pixels.shape == (16,)
 
 
-def read_or_refuse(world, content):
+def read_or_refuse(session, content):
     refusal = ""
     try:
-        check_good(read_upload(world, content)[0])
+        check_good(read_upload(session, content)[0])
     except ValueError as error:
         refusal = str(error)
     assert "\n" not in refusal

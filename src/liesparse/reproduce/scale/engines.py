@@ -17,11 +17,11 @@ from torch import Tensor
 
 from liesparse import torus
 from liesparse.inference import infer_codes
+from liesparse.initialization import random_start
 from liesparse.lattice import half_lattice
 from liesparse.model import Parameters, reconstruct
 from liesparse.posterior import AdaptiveEngine, Engine, GridEngine, SamplingEngine, make_engine, natural_parameters
 from liesparse.reproduce.bench import Problem, Shape, make_problem
-from liesparse.starts import random_start
 
 BATCH, N_IRREPS, NOISE = 100, 128, 0.3  # noise of an image over its norm
 SHARPNESS = {  # factors on η̂; 1 is the paper's σ

@@ -20,6 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from liesparse import stiefel
 from liesparse.devices import DRY
+from liesparse.initialization import random_start, start_from_data
 from liesparse.learning import Settings, State, advance, learn
 from liesparse.model import Parameters, reconstruct
 from liesparse.posterior import make_engine
@@ -27,7 +28,6 @@ from liesparse.recipes import load_recipe
 from liesparse.reproduce.bench import alternate
 from liesparse.reproduce.memory import peak_memory
 from liesparse.reproduce.scale.operations import Sizes, count_step
-from liesparse.starts import random_start, start_from_data
 
 SHAPES = ((28, 28), (32, 32, 3), (64, 64))
 PATCHES = ((28, 28), (14, 14))

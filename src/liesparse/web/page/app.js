@@ -5,13 +5,13 @@ const GLIDE = 350; // milliseconds of a move to another pose
 const PATIENCE = 120; // milliseconds between two questions while drawing
 
 class App extends Face {
-  constructor(world) {
+  constructor(session) {
     super();
-    this.world = world;
-    this.model = new Model(world);
-    const { values, rows } = world.images;
+    this.session = session;
+    this.model = new Model(session);
+    const { values, rows } = session.images;
     this.examples = Array.from({ length: rows }, (_, i) => values.subarray(i * this.model.nPixels, (i + 1) * this.model.nPixels));
-    this.painter = new Painter(world, this.examples.length ? this.examples : this.model.shapes.map((shape) => shape.map((v) => FULL * v)));
+    this.painter = new Painter(session, this.examples.length ? this.examples : this.model.shapes.map((shape) => shape.map((v) => FULL * v)));
     this.codes = Array(this.model.nShapes).fill(0);
     this.pose = Array(this.model.nAxes).fill(0);
     this.view = null; // what was inferred of the input
@@ -26,8 +26,8 @@ class App extends Face {
   }
 
   start() {
-    const { world, model } = this;
-    by("title").textContent = world.title;
+    const { session, model } = this;
+    by("title").textContent = session.title;
     const axes = model.nAxes === 1 ? "1 axis" : `${model.nAxes} axes`;
     by("facts").textContent = `${model.nShapes} shapes, ${model.nPlanes} planes, a torus with ${axes}`;
     this.sketch = new Sketch(by("sketch"), this.painter, (done) => this.drawn(done));
@@ -40,10 +40,10 @@ class App extends Face {
     this.makePoseValues();
     this.makeWalks();
     this.wire();
-    const mouth = world.live ? "Draw here (the model knows only the shapes below), drop an image anywhere on the page, or pick a test image." : "";
+    const mouth = session.live ? "Draw here (the model knows only the shapes below), drop an image anywhere on the page, or pick a test image." : "";
     by("input-help").textContent = mouth || "Pick a test image. To draw your own, run “liesparse explore”.";
-    by("sketch").setAttribute("aria-label", world.live ? "Drawing pad: arrow keys move the pen, space paints, shift and arrows draw" : "The input");
-    if (!world.live) this.closeMouth();
+    by("sketch").setAttribute("aria-label", session.live ? "Drawing pad: arrow keys move the pen, space paints, shift and arrows draw" : "The input");
+    if (!session.live) this.disableInput();
     this.readLink() || this.pick(0) || this.alone(0);
     window.addEventListener("hashchange", () => this.readLink());
   }
@@ -98,17 +98,17 @@ class App extends Face {
   }
 
   /** Let no answer that is still under way change what is shown. */
-  hush() {
+  cancelRequest() {
     this.question?.abort();
     this.question = this.turn = null;
   }
 
   pick(place) {
     if (!this.examples[place]) return false;
-    this.hush();
+    this.cancelRequest();
     this.image = place;
     this.sketch.show(this.examples[place]);
-    this.take({ ...this.world.views[place], pixels: this.examples[place] });
+    this.take({ ...this.session.views[place], pixels: this.examples[place] });
     return true;
   }
 
@@ -124,7 +124,7 @@ class App extends Face {
   }
 
   forget() {
-    this.hush();
+    this.cancelRequest();
     Object.assign(this, { view: null, image: null, inputPlanes: null });
     this.sketch.show(new Float32Array(this.model.nPixels));
     this.say("");
@@ -143,11 +143,11 @@ class App extends Face {
 
   /** The drawing changed: ask now and then while the pen moves, and surely when it is lifted. */
   drawn(done) {
-    if (!this.world.live) return;
+    if (!this.session.live) return;
     this.image = this.turn = null;
     if (this.sketch.blank) return void this.forget();
     const now = performance.now();
-    if (this.question?.upload) this.hush(); // the pen wins
+    if (this.question?.upload) this.cancelRequest(); // the pen wins
     if (!done && (this.question || now - this.asked < PATIENCE)) return;
     this.asked = now;
     this.ask("/api/drawing", "application/json", JSON.stringify({ pixels: Array.from(this.sketch.pixels) }), !done);
@@ -184,9 +184,9 @@ class App extends Face {
   }
 
   async send(file) {
-    if (!this.world.live) return void this.say("This page has no server. To try your own images, run “liesparse explore”.");
+    if (!this.session.live) return void this.say("This page has no server. To try your own images, run “liesparse explore”.");
     if (!file) return void this.say("That was no file. Save the image first, then drop the file.");
-    this.hush();
+    this.cancelRequest();
     const turn = (this.turn = {}); // whatever comes after it wins
     const small = file.size > LARGE ? await shrink(file) : file;
     if (this.turn === turn) await this.ask("/api/picture", "application/octet-stream", small);
@@ -284,12 +284,12 @@ class App extends Face {
     }
     this.showPlaying();
     const zero = { codes: this.codes.map((_, k) => (k === 0 ? FULL : 0)), pose: this.pose };
-    const [first, second] = [this.world.views[0] ?? zero, this.world.views[1] ?? zero];
+    const [first, second] = [this.session.views[0] ?? zero, this.session.views[1] ?? zero];
     this.setEnd("a", first);
     this.setEnd("b", second);
   }
 
-  closeMouth() {
+  disableInput() {
     for (const element of document.querySelectorAll(".live")) element.hidden = true;
     by("sketch").classList.remove("on");
     by("sketch").replaceWith(by("sketch").cloneNode(true)); // without its listeners
@@ -362,8 +362,8 @@ class App extends Face {
 }
 
 openWorld()
-  .then((world) => {
-    const app = new App(world);
+  .then((session) => {
+    const app = new App(session);
     app.start();
     document.body.dataset.ready = "yes";
   })

@@ -83,9 +83,9 @@ class Face {
     this.canonical = this.codes.join();
     const rest = view ? Float32Array.from(view.pixels, (value, p) => value - image[p]) : new Float32Array(model.nPixels);
     painter.signed(by("rest"), rest, painter.peak);
-    if (this.world.live) this.sketch.haunt(view ? null : image);
+    if (this.session.live) this.sketch.showGhost(view ? null : image);
     const natural = model.natural(planes, this.inputPlanes ?? turned);
-    const others = this.world.views.map((other) => other.pose);
+    const others = this.session.views.map((other) => other.pose);
     for (const pad of this.pads) pad.paint({ pose: this.pose, natural, modes: view?.modes ?? [], others });
     this.paintNumbers(image);
     this.paintControls();
@@ -132,8 +132,8 @@ class Face {
 
   /** The input as a sum of shapes: moved ones here, fixed ones in plain sparse coding. */
   paintSides(image) {
-    const { model, world, view } = this;
-    by("sides").hidden = !world.plain || !view?.sparse_codes;
+    const { model, session, view } = this;
+    by("sides").hidden = !session.plain || !view?.sparse_codes;
     if (by("sides").hidden) return;
     const used = (codes) => codes.map((code, k) => [code, k]).filter(([code]) => code > 0.005).sort((a, b) => b[0] - a[0]);
     const ours = used(this.codes);
@@ -141,7 +141,7 @@ class Face {
     this.paintSum(by("ours"), "Lie Group Sparse Coding", ours, moved, image);
     if (this.shownPlain === view) return;
     this.shownPlain = view;
-    const shape = (k) => world.plain.values.subarray(k * model.nPixels, (k + 1) * model.nPixels);
+    const shape = (k) => session.plain.values.subarray(k * model.nPixels, (k + 1) * model.nPixels);
     const theirs = used(view.sparse_codes);
     const guess = new Float32Array(model.nPixels);
     for (const [code, k] of theirs) shape(k).forEach((value, p) => (guess[p] += code * value));

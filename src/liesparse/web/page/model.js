@@ -13,32 +13,32 @@ function fromHalf(bits) {
 
 /** Unpack what the page came with. */
 async function openWorld() {
-  const world = JSON.parse(document.getElementById("world").textContent);
-  const packed = Uint8Array.from(atob(world.block), (letter) => letter.charCodeAt(0));
+  const session = JSON.parse(document.getElementById("session").textContent);
+  const packed = Uint8Array.from(atob(session.block), (letter) => letter.charCodeAt(0));
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
   const bytes = new DataView(await new Response(stream).arrayBuffer());
   let place = 0;
-  for (const [name, [rows, columns]] of Object.entries(world.arrays)) {
+  for (const [name, [rows, columns]] of Object.entries(session.arrays)) {
     const values = new Float32Array(rows * columns);
     for (let i = 0; i < values.length; i++) values[i] = fromHalf(bytes.getUint16(place + 2 * i, true));
     place += 2 * values.length;
-    world[name] = { rows, columns, values };
+    session[name] = { rows, columns, values };
   }
-  return world;
+  return session;
 }
 
 class Model {
-  constructor(world) {
-    this.basis = world.basis.values; // (pixel, 2 * plane)
-    this.nPixels = world.basis.rows;
-    this.nColumns = world.basis.columns;
-    this.frequencies = world.frequencies;
+  constructor(session) {
+    this.basis = session.basis.values; // (pixel, 2 * plane)
+    this.nPixels = session.basis.rows;
+    this.nColumns = session.basis.columns;
+    this.frequencies = session.frequencies;
     this.nPlanes = this.frequencies.length;
     this.nAxes = this.frequencies[0].length;
-    this.prior = world.prior;
-    this.variance = world.noiseStd ** 2;
-    this.nShapes = world.shapes.rows;
-    this.shapes = Array.from({ length: this.nShapes }, (_, k) => world.shapes.values.subarray(k * this.nPixels, (k + 1) * this.nPixels));
+    this.prior = session.prior;
+    this.variance = session.noiseStd ** 2;
+    this.nShapes = session.shapes.rows;
+    this.shapes = Array.from({ length: this.nShapes }, (_, k) => session.shapes.values.subarray(k * this.nPixels, (k + 1) * this.nPixels));
     this.shapePlanes = this.shapes.map((shape) => this.toPlanes(shape)); // Wᵀ Φ
   }
 

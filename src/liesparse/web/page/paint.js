@@ -59,8 +59,8 @@ function write(element, text) {
 
 /** Paints images of one size: black is 0 (or, for images with negative values, the most negative) and white the peak. */
 class Painter {
-  constructor(world, images) {
-    Object.assign(this, { world, height: world.height, width: world.width, channels: world.channels });
+  constructor(session, images) {
+    Object.assign(this, { session, height: session.height, width: session.width, channels: session.channels });
     const extremes = (image, best) => image.reduce((found, value) => best(found, value), 0);
     const middle = (values) => values.sort((a, b) => a - b)[Math.floor(values.length / 2)];
     this.peak = middle(images.map((image) => extremes(image, Math.max))) || 1;
@@ -70,7 +70,7 @@ class Painter {
 
   /** The grey or colour of each pixel, 0 to 1, as (pixel, 3). */
   levels(image) {
-    const { pixelStride, channelStride } = this.world;
+    const { pixelStride, channelStride } = this.session;
     const levels = new Float32Array(3 * this.height * this.width);
     for (let p = 0; p < this.height * this.width; p++) {
       for (let c = 0; c < 3; c++) {
@@ -88,7 +88,7 @@ class Painter {
 
   /** Paint positive and negative values in two colours. */
   signed(canvas, image, peak) {
-    const { pixelStride, channelStride } = this.world;
+    const { pixelStride, channelStride } = this.session;
     this.fill(canvas, (p) => {
       let sum = 0;
       for (let c = 0; c < this.channels; c++) sum += image[p * pixelStride + c * channelStride];

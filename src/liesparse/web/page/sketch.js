@@ -69,13 +69,13 @@ class Sketch {
   }
 
   dot(x, y, erase) {
-    const { width, height, channels, world, peak } = this.painter;
+    const { width, height, channels, session, peak } = this.painter;
     const radius = Math.max(0.8, width / 24);
     for (let j = Math.max(0, Math.floor(y - 3 * radius)); j <= Math.min(height - 1, y + 3 * radius); j++) {
       for (let i = Math.max(0, Math.floor(x - 3 * radius)); i <= Math.min(width - 1, x + 3 * radius); i++) {
         const share = Math.min(1, Math.max(0, 1.5 - Math.hypot(i - x, j - y) / radius));
         for (let c = 0; c < channels; c++) {
-          const p = (j * width + i) * world.pixelStride + c * world.channelStride;
+          const p = (j * width + i) * session.pixelStride + c * session.channelStride;
           const left = this.pixels[p] * (1 - share);
           this.pixels[p] = erase ? (Math.abs(left) < 0.05 * peak ? 0 : left) : Math.max(this.pixels[p], share * peak);
         }
@@ -93,7 +93,7 @@ class Sketch {
   }
 
   /** Show a faint image behind an empty pad, to be traced. */
-  haunt(ghost) {
+  showGhost(ghost) {
     this.ghost = ghost;
     if (this.blank) this.paint();
   }

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from liesparse.web.guard import HEADERS, LOCAL, Guard, allowed_hosts
+from liesparse.web.middleware import HEADERS, LOCAL, Guard, allowed_hosts
 
 LIMIT = 1000
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from liesparse.web.pack import pack_arrays, pack_world, picture_layout
+from liesparse.web.serialize import pack_arrays, picture_layout, serialize_session
 
 
 def unpack(packed):
@@ -40,7 +40,7 @@ def test_an_array_that_is_a_view_is_packed_as_it_looks():
 
 
 def test_the_page_reconstructs_what_the_model_does(demo):
-    packed = json.loads(pack_world(demo, live=True))
+    packed = json.loads(serialize_session(demo, live=True))
     arrays = unpack(packed)
     frequencies = np.array(packed["frequencies"])
     for place, view in enumerate(packed["views"][:5]):
@@ -54,7 +54,7 @@ def test_the_page_reconstructs_what_the_model_does(demo):
 
 
 def test_what_is_packed_is_what_was_inferred(demo):
-    packed = json.loads(pack_world(demo, live=False))
+    packed = json.loads(serialize_session(demo, live=False))
     assert packed["live"] is False
     assert packed["noiseStd"] == demo.coder.model_.noise_std
     assert len(packed["views"]) == len(demo.examples)
@@ -64,8 +64,8 @@ def test_what_is_packed_is_what_was_inferred(demo):
 
 
 def test_a_world_without_images_or_baseline_is_packed(tiny):
-    world = tiny()
-    packed = json.loads(pack_world(world._replace(examples=world.examples[:0]), live=True))
+    session = tiny()
+    packed = json.loads(serialize_session(session._replace(examples=session.examples[:0]), live=True))
     assert packed["views"] == []
     assert "plain" not in packed["arrays"]
     assert packed["arrays"]["images"] == [0, 16]

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from liesparse.web.document import export_page, make_document
+from liesparse.web.html import export_page, make_document
 
 
 class Reader(HTMLParser):
@@ -44,7 +44,7 @@ HOSTILE = [
     "</script><script>alert(1)</script>",
     "</title><img src=x onerror=alert(1)>",
     "<!--<script>",
-    "{{script}} {{world}} {{policy}} {{title}}",
+    "{{script}} {{session}} {{policy}} {{title}}",
     "\\u003c \\1 \\g<0> &lt; \"'",
     "\u2028 line",
 ]

@@ -20,13 +20,13 @@ from liesparse._checks import check_count, reject
 from liesparse.checkpoint import Checkpoint, differences, load_latest, save_checkpoint
 from liesparse.devices import aligned
 from liesparse.files import hash_tensor
-from liesparse.learning import Progress, Settings, Shuffled, Source, State, go_on
+from liesparse.learning import Progress, Settings, Shuffled, Source, State, resume
 from liesparse.metrics import examine
 from liesparse.model import Parameters
 from liesparse.parallel import READER_DIED, Group, LostError, current
 from liesparse.posterior import Engine, make_engine
 
-N_GLANCE = 200  # images from which the health of each epoch is read
+N_MONITORED = 200  # images from which the health of each epoch is read
 
 
 History = list[dict[str, Any]]
@@ -41,7 +41,7 @@ class Interrupted(KeyboardInterrupt):
         self.checkpoint = checkpoint
 
 
-class Keeping(NamedTuple):
+class CheckpointPolicy(NamedTuple):
     """Where and how often to save: every so many steps, at the end of each epoch, and on Ctrl-C."""
 
     folder: Path
@@ -63,50 +63,59 @@ def train(
     settings: Settings,
     *,
     generator: torch.Generator,
-    glance: Float[Tensor, "few pixel"] | None = None,
-    judge: Engine | None = None,
-    keeping: Keeping | None = None,
+    monitor_images: Float[Tensor, "few pixel"] | None = None,
+    evaluation_engine: Engine | None = None,
+    checkpoints: CheckpointPolicy | None = None,
     callback: Watch | None = None,
 ) -> Trained:
     """Learn as :func:`liesparse.learning.learn` does, and keep a record.
 
-    After each epoch the health of the model on ``glance`` joins the history. With ``keeping``, a folder that holds
-    checkpoints of the same run (settings, images and start) is taken up where it ended, to bit-identical results.
+    After each epoch the health of the model on ``monitor_images`` joins the history. With ``checkpoints``, a run of the
+    same settings, images and start that is in its folder is resumed exactly: the result is byte-identical.
     Of several processes (:func:`liesparse.parallel.join`) the first reads and writes the folder, and keeps the history.
     """
     group = current()
     group.begin()
     first = group.rank == 0
     source = Shuffled(images, settings.batch_size) if isinstance(images, Tensor) else images
-    judge = judge or make_engine("auto", start.frequencies, dtype=start.dtype, device=start.device)
+    evaluation_engine = evaluation_engine or make_engine(
+        "auto", start.frequencies, dtype=start.dtype, device=start.device
+    )
     checkpoint = Checkpoint(State.begin(start, generator), [], {})
-    if keeping is not None and first:
-        checkpoint = _take_up(keeping, checkpoint, source, settings)
+    if checkpoints is not None and first:
+        checkpoint = _take_up(checkpoints, checkpoint, source, settings)
     history = list(checkpoint.history)
-    glance = None if glance is None else aligned(glance)
+    monitor_images = None if monitor_images is None else aligned(monitor_images)
     _check_agreement(group, source, settings, start)
 
     with _no_sudden_end(group):
 
         def watch(progress: Progress) -> None:
             nonlocal checkpoint
-            if progress.end_of_epoch and glance is not None and first:
-                history.append({"epoch": progress.epoch, **examine(progress.parameters, glance, judge)._asdict()})
+            if progress.end_of_epoch and monitor_images is not None and first:
+                history.append(
+                    {
+                        "epoch": progress.epoch,
+                        **examine(progress.parameters, monitor_images, evaluation_engine)._asdict(),
+                    }
+                )
             checkpoint = checkpoint._replace(state=progress.state, history=list(history))
             stop = group.stopping
             due = (
-                stop or progress.end_of_epoch or (keeping and progress.step % check_count("every", keeping.every) == 0)
+                stop
+                or progress.end_of_epoch
+                or (checkpoints and progress.step % check_count("every", checkpoints.every) == 0)
             )
-            if keeping and due and first:
-                save_checkpoint(keeping.folder, checkpoint, keep=keeping.keep)
+            if checkpoints and due and first:
+                save_checkpoint(checkpoints.folder, checkpoint, keep=checkpoints.keep)
             if callback is not None:
                 callback(progress, history)
             if stop and progress.step != progress.n_steps:
                 group.gather(torch.zeros(1))  # nobody leaves before the first process has saved
-                raise Interrupted(_farewell(progress, keeping), checkpoint)
+                raise Interrupted(_farewell(progress, checkpoints), checkpoint)
 
         try:
-            state = go_on(checkpoint.state, source, settings, callback=watch, group=group)
+            state = resume(checkpoint.state, source, settings, callback=watch, group=group)
         except RuntimeError as error:
             if READER_DIED not in str(error):
                 raise
@@ -124,7 +133,7 @@ def _check_agreement(group: Group, source: Source, settings: Settings, start: Pa
         reject("data", "the same images and settings in every process", "others in some of them", fix)
 
 
-def _take_up(keeping: Keeping, fresh: Checkpoint, source: Source, settings: Settings) -> Checkpoint:
+def _take_up(checkpoints: CheckpointPolicy, fresh: Checkpoint, source: Source, settings: Settings) -> Checkpoint:
     data = source.fingerprint()
     if data is None:
         fix = "Pass an array or a folder of shards, or no folder for checkpoints."
@@ -140,24 +149,24 @@ def _take_up(keeping: Keeping, fresh: Checkpoint, source: Source, settings: Sett
         "random": hash_tensor(fresh.state.random),
     }
     identity = json.loads(json.dumps(identity))
-    found = load_latest(keeping.folder)
+    found = load_latest(checkpoints.folder)
     if found is None:
         return fresh._replace(identity=identity)
     if found.identity != identity:
         reject(
             "folder",
             "checkpoints of the same run",
-            f"{keeping.folder} with " + "; ".join(differences(identity, found.identity)),
+            f"{checkpoints.folder} with " + "; ".join(differences(identity, found.identity)),
             "Use the same images, seed and settings to go on, or another folder to start anew.",
         )
     return found._replace(state=found.state.to(parameters.device))
 
 
-def _farewell(progress: Progress, keeping: Keeping | None) -> str:
+def _farewell(progress: Progress, checkpoints: CheckpointPolicy | None) -> str:
     where = f"Stopped after step {progress.step}" + (f" of {progress.n_steps}" if progress.n_steps else "")
-    if keeping is None:
+    if checkpoints is None:
         return f"{where}; nothing was saved. Give a folder for checkpoints to be able to go on."
-    return f"{where}; saved in {keeping.folder}. Do the same again to go on from there."
+    return f"{where}; saved in {checkpoints.folder}. Do the same again to go on from there."
 
 
 @contextmanager

@@ -27,7 +27,7 @@ def evaluate(
 ) -> None:
     """Measure a run on held-out images, beside plain sparse coding."""
     from liesparse.data import check_shape, load_data
-    from liesparse.run_folder import load_run, measure
+    from liesparse.run_directory import load_run, measure
 
     console = make_console(quiet=str(json) == "-")
     with explained(console):
@@ -52,8 +52,8 @@ def infer(
     import numpy as np
 
     from liesparse.data import load_images
-    from liesparse.run_folder import load_run
-    from liesparse.tables import write_table
+    from liesparse.export import write_table
+    from liesparse.run_directory import load_run
 
     console = make_console()
     _check_suffix(console, out, INFERENCE_FORMATS)
@@ -94,10 +94,10 @@ def canonicalize(
     import numpy as np
 
     from liesparse.data import load_images
+    from liesparse.export import array_bytes, image_bytes
     from liesparse.figures import before_and_after, to_png
     from liesparse.files import write_atomically
-    from liesparse.run_folder import load_run
-    from liesparse.tables import array_bytes, image_bytes
+    from liesparse.run_directory import load_run
 
     console = make_console()
     with explained(console):
@@ -140,7 +140,7 @@ def traverse(
     from liesparse.figures import to_png, walk_figure
     from liesparse.files import write_atomically
     from liesparse.movies import movie_bytes
-    from liesparse.run_folder import load_run
+    from liesparse.run_directory import load_run
 
     console = make_console()
     suffix = _check_suffix(console, out, MOVIE_FORMATS)
@@ -167,7 +167,7 @@ def report(
     """Write RUN/report.html: what did it learn? One file, no network."""
     from liesparse.data import check_shape, load_data
     from liesparse.report import write_report
-    from liesparse.run_folder import load_run, measure
+    from liesparse.run_directory import load_run, measure
 
     console = make_console()
     with explained(console):

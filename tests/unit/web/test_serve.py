@@ -8,8 +8,8 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from liesparse.web import listen
-from liesparse.web.listen import Connection, address_of, open_socket
+from liesparse.web import serve
+from liesparse.web.serve import Connection, address_of, open_socket
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -50,7 +50,7 @@ def with_server(story):
 
 @pytest.mark.parametrize("said", [b"", b"GET / HT"])
 def test_who_says_nothing_is_let_go(monkeypatch, said):
-    monkeypatch.setattr(listen, "HEAD_SECONDS", 0.1)
+    monkeypatch.setattr(serve, "HEAD_SECONDS", 0.1)
 
     async def story(connect):
         reader, writer = await connect()
@@ -62,7 +62,7 @@ def test_who_says_nothing_is_let_go(monkeypatch, said):
 
 @pytest.mark.parametrize("n_before", [0, 1])
 def test_who_dribbles_is_let_go(monkeypatch, n_before):
-    monkeypatch.setattr(listen, "HEAD_SECONDS", 0.1)
+    monkeypatch.setattr(serve, "HEAD_SECONDS", 0.1)
 
     async def story(connect):
         reader, writer = await connect()
@@ -80,7 +80,7 @@ def test_who_dribbles_is_let_go(monkeypatch, n_before):
 
 
 def test_who_asks_now_and_then_stays(monkeypatch):
-    monkeypatch.setattr(listen, "HEAD_SECONDS", 0.1)
+    monkeypatch.setattr(serve, "HEAD_SECONDS", 0.1)
 
     async def story(connect):
         reader, writer = await connect()
@@ -94,7 +94,7 @@ def test_who_asks_now_and_then_stays(monkeypatch):
 
 
 def test_too_many_connections_are_let_go_and_the_others_stay(monkeypatch):
-    monkeypatch.setattr(listen, "MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(serve, "MOST_CONNECTIONS", 3)
 
     async def story(connect):
         connections = [await connect() for _ in range(3)]

@@ -18,7 +18,7 @@ from liesparse.data import check_shape, load_data
 from liesparse.data.spec import parse_spec
 from liesparse.estimators import LieSparseCoder, SparseCoder
 from liesparse.posterior import Engine, Modes, log_likelihood, make_engine, pose_natural
-from liesparse.run_folder import Run, load_run
+from liesparse.run_directory import Run, load_run
 
 DEMO = Path(__file__).parent / "demo"  # what `liesparse demo` writes, without its picture
 N_EXAMPLES = 40
@@ -47,7 +47,7 @@ class View(BaseModel):
     note: str = Field(default="", description="What was done to the image first.")
 
 
-class World(NamedTuple):
+class Session(NamedTuple):
     """A model that can be explored."""
 
     title: str
@@ -62,14 +62,14 @@ class World(NamedTuple):
         return self.coder.image_shape_
 
 
-def open_world(folder: Path | None = None, *, data_dir: Path | None = None) -> World:
+def open_session(folder: Path | None = None, *, data_dir: Path | None = None) -> Session:
     """Open a run, or the one that comes with the package; test images come from the data of the run."""
     run = load_run(DEMO if folder is None else folder)
     spec = str(run.settings.get("data", ""))
     title = _title(folder, spec) if folder is not None else "Ten digits that move"
     model = run.coder.model_
     engine = make_engine("auto", model.frequencies, dtype=model.dtype)
-    return World(title, run.coder, run.baseline, engine, _examples(run, spec, data_dir))
+    return Session(title, run.coder, run.baseline, engine, _examples(run, spec, data_dir))
 
 
 def _title(folder: Path, spec: str) -> str:
@@ -104,16 +104,16 @@ def normalized(pixels: Float[Tensor, " pixel"]) -> Float[Tensor, " pixel"]:
 
 
 @torch.no_grad()
-def look(world: World, images: Float[Tensor, "batch pixel"]) -> list[View]:
+def infer(session: Session, images: Float[Tensor, "batch pixel"]) -> list[View]:
     """Infer codes and poses of unit-norm images, and say how sure the model is."""
-    model, engine = world.coder.model_, world.engine
+    model, engine = session.coder.model_, session.engine
     images = images.to(model.dtype)
-    codes = world.coder.transform(images)
+    codes = session.coder.transform(images)
     natural = pose_natural(model, images, codes)
     found = engine.modes(natural, MOST_MODES)
     shares = _mode_shares(found, engine.log_partition(natural))
     scores = log_likelihood(model, images, codes, engine)
-    plain = world.baseline.transform(images) if world.baseline is not None else None
+    plain = session.baseline.transform(images) if session.baseline is not None else None
     views = []
     for place in range(len(images)):
         modes = [

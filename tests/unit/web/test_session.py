@@ -8,8 +8,8 @@ import torch
 
 from liesparse import torus
 from liesparse.posterior import pose_log_density, pose_natural
-from liesparse.run_folder import Run, save_run
-from liesparse.web.world import N_EXAMPLES, look, normalized, open_world
+from liesparse.run_directory import Run, save_run
+from liesparse.web.session import N_EXAMPLES, infer, normalized, open_session
 
 
 def two_fold(make_model, tilt):
@@ -23,10 +23,10 @@ def two_fold(make_model, tilt):
 
 @pytest.mark.parametrize("tilt", [0.0, 0.05, 0.07, 0.3])
 def test_shares_are_the_mass_of_a_fine_grid(make_model, tiny, tilt):
-    world = tiny(model=two_fold(make_model, tilt))
-    model = world.coder.model_
+    session = tiny(model=two_fold(make_model, tilt))
+    model = session.coder.model_
     images = model.dictionary.T
-    (view,) = look(world, images)
+    (view,) = infer(session, images)
     codes = torch.tensor([view.codes], dtype=model.dtype)
     points = torus.grid_axis(20_000)[:, None].double()
     natural = pose_natural(model, images, codes).expand(len(points), -1, -1)
@@ -42,16 +42,16 @@ def test_broad_modes_do_not_share_out_more_than_there_is(make_model, tiny):
     """Noise leaves only the prior 0.1 cos 2s; Gaussians with the bend of its two modes hold 1.4 of its mass."""
     prior = torch.tensor([[0.0, 0.0], [0.1, 0.0]], dtype=torch.float64)
     model = replace(two_fold(make_model, 0.0), noise_std=3.0, pose_prior=prior)
-    (view,) = look(tiny(model=model), model.dictionary.T)
+    (view,) = infer(tiny(model=model), model.dictionary.T)
     assert [mode.share for mode in view.modes] == pytest.approx([0.5, 0.5], abs=1e-3)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("torus_dim", "noise_std"), [(1, 0.05), (1, 3.0), (2, 0.05), (2, 0.4), (2, 3.0), (3, 0.4)])
 def test_modes_are_distinct_and_the_first_is_the_estimators(tiny, torus_dim, noise_std):
-    world = tiny(torus_dim=torus_dim, noise_std=noise_std, prior=noise_std > 1)
-    model, images = world.coder.model_, world.examples
-    views, inferred = look(world, images), world.coder.infer(images)
+    session = tiny(torus_dim=torus_dim, noise_std=noise_std, prior=noise_std > 1)
+    model, images = session.coder.model_, session.examples
+    views, inferred = infer(session, images), session.coder.infer(images)
     natural = pose_natural(model, images, inferred.codes)
     for place, view in enumerate(views):
         assert view.codes == inferred.codes[place].tolist()
@@ -68,11 +68,11 @@ def test_modes_are_distinct_and_the_first_is_the_estimators(tiny, torus_dim, noi
 
 def test_the_demo_agrees_with_its_estimator_and_with_itself_alone(demo):
     images = demo.examples[:6]
-    views, inferred = look(demo, images), demo.coder.infer(images)
+    views, inferred = infer(demo, images), demo.coder.infer(images)
     for place, view in enumerate(views):
         apart = torus.wrap(torch.tensor(view.pose) - inferred.poses[place])
         assert float(apart.norm()) < 1e-3
-        (alone,) = look(demo, images[place : place + 1])
+        (alone,) = infer(demo, images[place : place + 1])
         assert alone.codes == view.codes
         assert alone.pose == pytest.approx(view.pose, abs=1e-3)
         assert view.sparse_codes is not None
@@ -109,27 +109,27 @@ def test_a_blank_image_is_refused():
 def test_a_run_whose_data_is_gone_can_be_explored(tiny, tmp_path, caplog, settings, complaint):
     save_run(Run(tmp_path / "run", tiny().coder, None, settings, {}))
     with caplog.at_level(logging.WARNING):
-        world = open_world(tmp_path / "run")
+        session = open_session(tmp_path / "run")
     assert complaint in caplog.text
-    assert world.examples.shape == (0, 16)
-    assert world.baseline is None
-    (view,) = look(world, torch.eye(16, dtype=torch.float64)[:1])
+    assert session.examples.shape == (0, 16)
+    assert session.baseline is None
+    (view,) = infer(session, torch.eye(16, dtype=torch.float64)[:1])
     assert view.sparse_codes is None
 
 
 def test_the_title_does_not_tell_where_things_are(tiny, tmp_path):
     folder = tmp_path / "secret" / "my run"
     save_run(Run(folder, tiny().coder, None, {"data": "/home/somebody/faces/:size=4"}, {}))
-    assert open_world(folder).title == "my run: learned from faces"
+    assert open_session(folder).title == "my run: learned from faces"
 
 
 def test_a_name_that_is_no_text_does_no_harm(tiny, tmp_path):
     folder = tmp_path / "run"
     save_run(Run(folder, tiny().coder, None, {}, {}))
     (folder / "run.json").write_text(r'{"data": "\udcff"}')
-    assert open_world(folder).title.encode() == b"run: learned from ?"
+    assert open_session(folder).title.encode() == b"run: learned from ?"
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"a folder with a model\.safetensors"):
-        open_world(tmp_path)
+        open_session(tmp_path)

@@ -10,10 +10,10 @@ from rich.console import Console
 from liesparse import LieSparseCoder
 from liesparse.cli.train import print_metrics
 from liesparse.inference import infer_codes
+from liesparse.initialization import random_start
 from liesparse.model import reconstruct
 from liesparse.posterior import SamplingEngine, pose_natural
-from liesparse.run_folder import measure
-from liesparse.starts import random_start
+from liesparse.run_directory import measure
 
 
 def make_run(torus_dim, repeats=1, noise_std=0.1):

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from liesparse.files import write_atomically
-from liesparse.web.pack import pack_world
-from liesparse.web.world import World
+from liesparse.web.serialize import serialize_session
+from liesparse.web.session import Session
 
 FOLDER = Path(__file__).parent / "page"
 SCRIPTS = (
@@ -37,7 +37,7 @@ class Document(NamedTuple):
     policy: str
 
 
-def make_document(world: World, *, live: bool) -> Document:
+def make_document(session: Session, *, live: bool) -> Document:
     """Return the page; without a server (``live=False``) it does all but infer new images."""
     style = _read("style.css")
     script = '"use strict";\n(() => {\n' + "\n".join(map(_read, SCRIPTS)) + "\n})();\n"
@@ -46,10 +46,10 @@ def make_document(world: World, *, live: bool) -> Document:
         f"connect-src {SELF if live else NONE}; base-uri 'none'; form-action 'none'"
     )
     parts = {
-        "title": html.escape(world.title),
+        "title": html.escape(session.title),
         "policy": html.escape(policy),
         "style": style,
-        "world": pack_world(world, live=live).replace("<", "\\u003c"),  # no text can end the element
+        "session": serialize_session(session, live=live).replace("<", "\\u003c"),  # no text can end the element
         "script": script,
     }
     # In one pass: what looks like a place in a part is text.
@@ -57,10 +57,10 @@ def make_document(world: World, *, live: bool) -> Document:
     return Document(content, policy)
 
 
-def export_page(world: World, path: Path) -> None:
+def export_page(session: Session, path: Path) -> None:
     """Write the page with the model inside; it opens from disk, offline."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, make_document(world, live=False).content.encode())
+    write_atomically(path, make_document(session, live=False).content.encode())
 
 
 def _read(name: str) -> str:

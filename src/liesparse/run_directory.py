@@ -17,7 +17,7 @@ from liesparse.files import write_json
 from liesparse.inference import infer_codes
 from liesparse.metrics import active_codes, evaluate, examine, snr
 from liesparse.posterior import make_engine, pose_natural
-from liesparse.runs import N_GLANCE
+from liesparse.training import N_MONITORED
 
 MODEL, BASELINE = "model.safetensors", "baseline.safetensors"
 SETTINGS, METRICS, HISTORY, CHECKPOINTS = "run.json", "metrics.json", "history.json", "checkpoints"
@@ -93,7 +93,7 @@ def measure(
     there = images.to(model.device)
     engine = make_engine("auto", model.frequencies, dtype=model.dtype, device=model.device)
     found, at_maximum = evaluate(model, there, engine), evaluate(model, there, engine, exact_map=True)
-    health = examine(model, there[:N_GLANCE], engine)
+    health = examine(model, there[:N_MONITORED], engine)
     metrics: dict[str, Any] = {
         "n_test_images": len(images),
         "lsc_snr": found.snr,
@@ -104,8 +104,8 @@ def measure(
         "posterior_width": health.posterior_width,
         "multimodal_share": health.multimodal_share,
     }
-    glance = there[:N_GLANCE]
-    natural = pose_natural(model, glance, infer_codes(model, glance, engine))
+    monitor_images = there[:N_MONITORED]
+    natural = pose_natural(model, monitor_images, infer_codes(model, monitor_images, engine))
     sample_size = float(engine.effective_sample_size(natural).min())
     if math.isfinite(sample_size):
         metrics["least_effective_sample_size"] = sample_size

@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from liesparse import starts, stiefel
+from liesparse import initialization, stiefel
 from liesparse.data import embedded_digits, translations
 from liesparse.inference import infer_codes, map_poses
+from liesparse.initialization import known_translation, leading_subspace, random_start, start_from_data
 from liesparse.model import apply_transform
 from liesparse.posterior import AdaptiveEngine
-from liesparse.starts import known_translation, leading_subspace, random_start, start_from_data
 
 
 def test_random_start_is_seeded_and_fits_the_paper():
@@ -42,7 +42,7 @@ def test_large_images_start_in_nearly_the_best_subspace(monkeypatch):
     rng = torch.Generator().manual_seed(0)
     images = translations(900, generator=rng).images.double()
     exact = leading_subspace(images, 60)
-    monkeypatch.setattr(starts, "EXACT_PIXELS", 0)
+    monkeypatch.setattr(initialization, "EXACT_PIXELS", 0)
     found = leading_subspace(images, 60)
     assert stiefel.orthonormality_error(found) < 1e-9
     best, energy = ((images @ basis).square().sum() / images.square().sum() for basis in (exact, found))

@@ -12,24 +12,24 @@ from numpy.typing import NDArray
 
 from liesparse._checks import reject
 from liesparse.devices import to_cpu
-from liesparse.web.world import View, World, look
+from liesparse.web.session import Session, View, infer
 
 DIGITS = 5  # of what is inferred, as decimals
 
 
-def pack_world(world: World, *, live: bool) -> str:
+def serialize_session(session: Session, *, live: bool) -> str:
     """Return the JSON that the page begins with; ``live`` tells it that a server will infer new images."""
-    model, baseline = world.coder.model_, world.baseline
-    height, width, channels, pixel_stride, channel_stride = picture_layout(world.image_shape)
-    views = look(world, world.examples) if len(world.examples) else []
-    arrays = {"basis": to_cpu(model.group_basis).numpy(), "shapes": world.coder.components_}
+    model, baseline = session.coder.model_, session.baseline
+    height, width, channels, pixel_stride, channel_stride = picture_layout(session.image_shape)
+    views = infer(session, session.examples) if len(session.examples) else []
+    arrays = {"basis": to_cpu(model.group_basis).numpy(), "shapes": session.coder.components_}
     if baseline is not None:
         arrays["plain"] = baseline.components_
-    arrays["images"] = to_cpu(world.examples).numpy()
+    arrays["images"] = to_cpu(session.examples).numpy()
     layout, block = pack_arrays(arrays)
     return json.dumps(
         {
-            "title": world.title,
+            "title": session.title,
             "live": live,
             "height": height,
             "width": width,

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from liesparse.web.world import View, World, look
+from liesparse.web.session import Session, View, infer
 
 MOST_WAITING = 64
 MOST_AT_ONCE = 32
@@ -29,17 +29,17 @@ class _Question(NamedTuple):
     answer: asyncio.Future[View]
 
 
-class Desk:
+class InferenceQueue:
     """Answers questions about images, in the order in which they came; a batch costs hardly more than one."""
 
-    def __init__(self, world: World, *, most_waiting: int = MOST_WAITING) -> None:
-        self.world, self.most_waiting = world, most_waiting
+    def __init__(self, session: Session, *, most_waiting: int = MOST_WAITING) -> None:
+        self.session, self.most_waiting = session, most_waiting
         self._waiting: deque[_Question] = deque()
         self._news = asyncio.Event()
         self._thread = ThreadPoolExecutor(1)  # several would each keep memory of their own
 
-    async def ask(self, prepare: Prepare) -> View:
-        """Return what the model thinks of the image that ``prepare`` makes, in the desk's own thread."""
+    async def submit(self, prepare: Prepare) -> View:
+        """Return what the model thinks of the image that ``prepare`` makes, in the queue's own thread."""
         if len(self._waiting) >= self.most_waiting:
             raise FullError
         question = _Question(prepare, asyncio.get_running_loop().create_future())
@@ -81,13 +81,13 @@ class Desk:
                 good[place] = pixels, note
             except Exception as error:
                 answers[place] = error
-        views = self._look([pixels for pixels, _ in good.values()])
+        views = self._infer([pixels for pixels, _ in good.values()])
         for (place, (_, note)), view in zip(good.items(), views, strict=True):
             answers[place] = view.model_copy(update={"note": note}) if isinstance(view, View) else view
         return [answers[place] for place in range(len(prepares))]
 
-    def _look(self, images: list[Tensor]) -> Sequence[View | Exception]:
+    def _infer(self, images: list[Tensor]) -> Sequence[View | Exception]:
         try:
-            return look(self.world, torch.stack(images)) if images else []
+            return infer(self.session, torch.stack(images)) if images else []
         except Exception as error:
-            return [error] if len(images) == 1 else [self._look([image])[0] for image in images]
+            return [error] if len(images) == 1 else [self._infer([image])[0] for image in images]
