@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from liesparse import __version__
-from liesparse.cli.bench import app as bench
+from liesparse.cli.bench import bench
 from liesparse.cli.common import set_debug
 from liesparse.cli.data import app as data
 from liesparse.cli.demo import demo
@@ -27,7 +27,7 @@ for command in (demo, train, evaluate, infer, canonicalize, traverse, report, ex
     app.command()(command)
 app.add_typer(data, name="data")
 app.add_typer(reproduce, name="reproduce")
-app.add_typer(bench, name="bench")
+app.command()(bench)
 app.command()(doctor)
 
 

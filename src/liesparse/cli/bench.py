@@ -9,21 +9,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from liesparse.cli.scale import scale
 
-app = typer.Typer(invoke_without_command=True)
-app.command()(scale)
-
-
-@app.callback()
 def bench(
-    context: typer.Context,
     json: Annotated[Path | None, typer.Option(help="Write all figures to this JSON file.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw how time grows with each size into this PNG file.")] = None,
 ) -> None:
-    """Measure speed, accuracy and memory on this machine, in one or two minutes; `bench scale` measures growth."""
-    if context.invoked_subcommand is not None:
-        return
+    """Measure speed, accuracy and memory on this machine, in one or two minutes."""
     from liesparse.figures import growth_figure, to_png
     from liesparse.files import write_atomically, write_json
     from liesparse.reproduce.bench import run_bench

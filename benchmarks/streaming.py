@@ -7,7 +7,7 @@ kernel's accounts: PSS, in which pages that several processes share count once, 
 
 from __future__ import annotations
 
-import argparse
+import inspect
 import json
 import os
 import subprocess
@@ -26,7 +26,6 @@ from liesparse.estimators import LieSparseCoder
 from liesparse.learning import Progress
 from liesparse.parallel import join
 
-MODULE = "liesparse.reproduce.scale"  # whose __main__ is a process that is measured
 SIZES = (200_000, 1_000_000)
 SHARD = 50_000  # images in a file
 MODEL: dict[str, Any] = {"n_irreps": 16, "settings": {"learning.n_code_steps": 4}}  # small, to be quick
@@ -34,20 +33,6 @@ STEPS, WARM_UP = 20, 5  # of which the time is taken, and before
 BATCHES = (100, 800)
 REPEATS = 3  # in turn, of which the fastest counts: other programs only ever add time
 SAMPLE_SECONDS = 0.1
-Report = Callable[[str], None]
-
-
-def make_shards(folder: Path, n_images: int, *, seed: int = 0) -> None:
-    """Write files of 28 × 28 bytes: the ten digits, each anywhere up to 7 pixels away, with a little noise."""
-    digits = (255 * embedded_digits().clamp(0, 1)).byte().numpy().reshape(10, 28, 28)
-    shifts = range(-7, 8)
-    table = np.stack([np.roll(digits, (down, right), axis=(1, 2)) for down in shifts for right in shifts])
-    table = table.reshape(-1, 28, 28) // 2
-    for number, begin in enumerate(range(0, n_images, SHARD)):
-        rng = np.random.default_rng((seed, number))
-        n = min(SHARD, n_images - begin)
-        images = table[rng.integers(len(table), size=n)] + rng.integers(8, size=(n, 28, 28), dtype=np.uint8)
-        np.save(folder / f"{number:05d}.npy", images)
 
 
 class Peak(NamedTuple):
@@ -60,7 +45,7 @@ class Peak(NamedTuple):
 
 def watch(command: list[str]) -> Peak:
     """Run a command that prints JSON, and look at its memory all the while (Linux only, else NaN)."""
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent) as process:
         total = own = 0.0 if Path("/proc/self/smaps_rollup").exists() else float("nan")
         while process.poll() is None:
             found = [_memory(pid) for pid in _family(process.pid)]
@@ -70,6 +55,14 @@ def watch(command: list[str]) -> Peak:
     if process.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}")
     return Peak(total, own, json.loads(printed))
+
+
+def call(function: Callable[[Any], dict[str, Any] | None], argument: int | str, *, n_processes: int = 1) -> Peak:
+    """Call a function of a module beside this one in fresh processes; one of them returns a dict, the others None."""
+    module = Path(inspect.getfile(function)).stem
+    code = f"import json, {module} as m; r = m.{function.__name__}({argument!r}); r and print(json.dumps(r))"
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n_processes), "--no-python"]
+    return watch([*([sys.executable, *launch] if n_processes > 1 else []), sys.executable, "-c", code])
 
 
 def _family(pid: int) -> list[int]:
@@ -90,29 +83,38 @@ def _memory(pid: int) -> tuple[float, float]:
     return sizes.get("Pss", 0.0), sizes.get("Pss_Anon", 0.0) + sizes.get("Pss_Shmem", 0.0)
 
 
-def train_on(folder: Path) -> dict[str, Any]:
+def make_shards(folder: Path, n_images: int, *, seed: int = 0) -> None:
+    """Write files of 28 × 28 bytes: the ten digits, each anywhere up to 7 pixels away, with a little noise."""
+    digits = (255 * embedded_digits().clamp(0, 1)).byte().numpy().reshape(10, 28, 28)
+    shifts = range(-7, 8)
+    table = np.stack([np.roll(digits, (down, right), axis=(1, 2)) for down in shifts for right in shifts])
+    table = table.reshape(-1, 28, 28) // 2
+    for number, begin in enumerate(range(0, n_images, SHARD)):
+        rng = np.random.default_rng((seed, number))
+        n = min(SHARD, n_images - begin)
+        images = table[rng.integers(len(table), size=n)] + rng.integers(8, size=(n, 28, 28), dtype=np.uint8)
+        np.save(folder / f"{number:05d}.npy", images)
+
+
+def train_on(folder: str) -> dict[str, Any]:
     """Learn from every image of a folder once, and read all of them once more without learning."""
     torch.set_num_threads(1)
-    began = time.perf_counter()
-    shards = open_shards(folder)
-    opened = time.perf_counter()
+    times = [time.perf_counter()]
+    shards = open_shards(Path(folder))
+    times.append(time.perf_counter())
     LieSparseCoder(10, n_epochs=1, random_state=0, **MODEL).fit(shards)
-    learned = time.perf_counter()
+    times.append(time.perf_counter())
     n_read = sum(len(batch) for batch in Streamed(shards, 100).epoch(torch.Generator()))
-    done = time.perf_counter()
-    return {
-        "n_images": len(shards),
-        "open_images_per_second": len(shards) / (opened - began),
-        "learn_images_per_second": len(shards) / (learned - opened),
-        "read_images_per_second": n_read / (done - learned),
-    }
+    times.append(time.perf_counter())
+    rates = np.array([len(shards), len(shards), n_read]) / np.diff(times)
+    names = ("open_images_per_second", "learn_images_per_second", "read_images_per_second")
+    return {"n_images": len(shards), **dict(zip(names, rates.tolist(), strict=True))}
 
 
 def time_steps(batch_size: int) -> dict[str, Any] | None:
     """Time steps of the default recipe at the paper's size; of several processes the first answers."""
     torch.set_num_threads(1)
-    n_images = batch_size * (STEPS + WARM_UP)
-    rows = torch.rand(n_images, 784, generator=torch.Generator().manual_seed(0))
+    rows = torch.rand(batch_size * (STEPS + WARM_UP), 784, generator=torch.Generator().manual_seed(0))
     times: list[float] = []
 
     def note(_progress: Progress) -> None:
@@ -121,58 +123,29 @@ def time_steps(batch_size: int) -> dict[str, Any] | None:
     settings = {"learning.batch_size": batch_size, "learning.reseed_overlap": 1.0}
     with join() as group:
         LieSparseCoder(10, n_epochs=1, settings=settings, callbacks=[note], random_state=0).fit(rows)
-        if group.rank:
-            return None
         steps = np.diff(times[WARM_UP - 1 : -1])  # the last has the health of the epoch with it
-        return {"processes": group.size, "step_ms": 1000 * float(np.median(steps))}
+        return None if group.rank else {"step_ms": 1000 * float(np.median(steps))}
 
 
-def _module(*arguments: object, n_processes: int = 1) -> list[str]:
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n_processes)]
-    return [sys.executable, *(launch if n_processes > 1 else []), "-m", MODULE, *map(str, arguments)]
-
-
-def measure_memory(sizes: tuple[int, ...] = SIZES, *, report: Report = lambda _: None) -> dict[str, Any]:
-    """Return what learning from folders of several sizes takes."""
-    rows = []
-    for size in sizes:
+def measure_streaming(report: Callable[[str], None]) -> dict[str, Any]:
+    """Return what learning from folders of several sizes takes, and the time of a step in one process and in two."""
+    rows: list[dict[str, Any]] = []
+    for size in SIZES:
+        report(f"{size:,} images from a folder of shards")
         with tempfile.TemporaryDirectory() as folder:
-            report(f"{size:,} images from a folder of shards")
             make_shards(Path(folder), size)
-            peak = watch(_module("--train", folder))
+            peak = call(train_on, folder)
         rows.append({**peak.printed, "peak_memory_mb": peak.total, "peak_own_memory_mb": peak.own})
-    first, last = rows[0], rows[-1]
+    processes = {}
+    for batch in BATCHES:
+        report(f"steps of {batch} images in one process and in two")
+        times = [[call(time_steps, batch, n_processes=n).printed["step_ms"] for n in (1, 2)] for _ in range(REPEATS)]
+        one, two = (min(column) for column in zip(*times, strict=True))
+        processes[f"batch_{batch}"] = {"one_process_ms": one, "two_processes_ms": two, "speedup": one / two}
     return {
         "streaming": rows,
-        "memory_ratio": last["peak_memory_mb"] / first["peak_memory_mb"],
-        "own_memory_ratio": last["peak_own_memory_mb"] / first["peak_own_memory_mb"],
+        "memory_ratio": rows[-1]["peak_memory_mb"] / rows[0]["peak_memory_mb"],
+        "own_memory_ratio": rows[-1]["peak_own_memory_mb"] / rows[0]["peak_own_memory_mb"],
+        "processes": processes,
+        "cores": os.cpu_count(),
     }
-
-
-def measure_processes(batches: tuple[int, ...] = BATCHES, *, report: Report = lambda _: None) -> dict[str, Any]:
-    """Return the time of a step in one process over that in two, a thread each."""
-    found: dict[str, Any] = {}
-    for batch in batches:
-        report(f"steps of {batch} images in one process and in two")
-        times = [
-            [watch(_module("--steps", batch, n_processes=n)).printed["step_ms"] for n in (1, 2)] for _ in range(REPEATS)
-        ]
-        one, two = (min(column) for column in zip(*times, strict=True))
-        found[f"batch_{batch}"] = {"one_process_ms": one, "two_processes_ms": two, "speedup": one / two}
-    return {"processes": found, "cores": os.cpu_count()}
-
-
-def measure_streaming(sizes: tuple[int, ...] = SIZES, *, report: Report = lambda _: None) -> dict[str, Any]:
-    """Measure everything."""
-    return measure_memory(sizes, report=report) | measure_processes(report=report)
-
-
-def main() -> None:
-    """Be a process that is measured: train on a folder, or time some steps, and print figures as JSON."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--train", type=Path)
-    parser.add_argument("--steps", type=int, default=100)
-    options = parser.parse_args()
-    result = train_on(options.train) if options.train else time_steps(options.steps)
-    if result is not None:
-        print(json.dumps(result, indent=2))
