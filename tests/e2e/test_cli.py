@@ -51,7 +51,7 @@ def test_demo_writes_model_metrics_and_picture(small_demo):
     assert metrics["lsc_snr"] > 1
     assert metrics["sparse_coding_snr"] > 1
     assert metrics["seed"] == 4
-    assert f"{metrics['lsc_snr']:.1f}" in done.stdout
+    assert f"{metrics['lsc_snr']:.2f}" in done.stdout
     assert "epoch 2/2: SNR" in done.stdout
     assert "plain sparse coding" in done.stdout
     assert (out / "demo.png").read_bytes().startswith(b"\x89PNG")
