@@ -157,9 +157,8 @@ def traverse(
     import numpy as np
 
     from liesparse.data import load_images
-    from liesparse.figures import to_png, walk_figure
+    from liesparse.figures import movie_bytes, to_png, walk_figure
     from liesparse.files import write_atomically
-    from liesparse.movies import movie_bytes
     from liesparse.run_directory import load_run
 
     suffix = _check_suffix(console, out, MOVIE_FORMATS)
