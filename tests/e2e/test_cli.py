@@ -167,10 +167,7 @@ def test_debug_shows_the_traceback_of_every_command(tmp_path):
 
 
 def test_bench_prints_and_writes_every_figure(tmp_path, monkeypatch):
-    kernels = {
-        "avx2": dict.fromkeys((*SPEED, *LIMIT, "grid_over_best", "adaptive_over_best"), 3.25),
-        "neon": "not here",
-    }
+    row = dict.fromkeys((*SPEED, *LIMIT, "grid_over_best", "adaptive_over_best"), 3.25)
     step = dict.fromkeys(("batch_ms", "inference_share", "gradients_share", "stiefel_share"), 0.5)
     measured = {
         "measure_memory": 31.0,
