@@ -31,9 +31,9 @@ PAGES = {
         "posterior.ReferenceEngine",
     ],
     "Learning": [
-        "learning.Settings",
+        "settings.Settings",
         "learning.learn",
-        "learning.Progress",
+        "state.Progress",
         "training.train",
         "training.CheckpointPolicy",
         "parallel.join",

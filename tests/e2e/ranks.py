@@ -14,8 +14,9 @@ import torch
 
 from liesparse import Parameters, random_start, save_model, start_from_data
 from liesparse.data import Streamed, open_shards
-from liesparse.learning import Progress, Settings
 from liesparse.parallel import Group, LostError, join
+from liesparse.settings import Settings
+from liesparse.state import Progress
 from liesparse.training import CheckpointPolicy, train
 
 # 213 images in batches of 15: the last batch has 3, so that of four processes one has none.

@@ -11,8 +11,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from liesparse.learning import Progress as Learning
     from liesparse.reproduce.demo import DemoResult
+    from liesparse.state import Progress as Learning
 
 
 def demo(

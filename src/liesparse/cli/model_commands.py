@@ -65,7 +65,7 @@ def infer(
         with make_progress(console, "images") as bar:
             task = bar.add_task("", total=len(rows.images))
             for chunk in rows.images.split(CHUNK):
-                (codes, poses), posterior, scores = coder._findings(chunk)
+                (codes, poses), posterior, scores = coder.describe(chunk)
                 parts.append((codes, poses, posterior.width.to(poses), scores))
                 bar.advance(task, len(chunk))
         codes, poses, widths, scores = (

@@ -16,7 +16,7 @@ from liesparse.cli.common import explained, fail, make_console, make_progress, w
 if TYPE_CHECKING:
     from liesparse.data import LoadedData
     from liesparse.estimators import LieSparseCoder, SparseCoder
-    from liesparse.learning import Progress as Learning
+    from liesparse.state import Progress as Learning
 
 TRUSTED = 50  # effective sample size below which the integrals are not; docs/engines.md
 DataArgument = Annotated[str, typer.Argument(metavar="DATA", help="A name (`liesparse data list`) or a path.")]
@@ -128,7 +128,7 @@ def learn_baseline(loaded: LoadedData, n_components: int, sparsity: float, noise
 
 
 def _learn(console: Console, coder: LieSparseCoder, loaded: LoadedData) -> None:
-    n_epochs = coder._recipe().learning.n_epochs
+    n_epochs = coder.effective_recipe().learning.n_epochs
     columns = ("epoch", "SNR", "active", "alive", "objective", "width", "multimodal", "|WᵀW-1|")
     head = "{:>7} {:>8} {:>7} {:>6} {:>10} {:>7} {:>11} {:>9}".format(*columns)
     with make_progress(console, "epoch {task.fields[epoch]}", "SNR {task.fields[snr]}") as bar:

@@ -205,7 +205,7 @@ def _look_through_all(files: list[Shard], group: Group) -> tuple[Shard, ...]:
     own = [_look_through(file) for file in files[group.rank :: group.size]]
     seen = torch.from_numpy(np.concatenate([np.zeros(0, dtype=np.uint8), *own]))
     # The others may take longer than a message may, and on other machines there may be other files.
-    if not group.agree(" ".join(f"{file.path.name} {file.digest} {file.n_images}" for file in files)):
+    if not group.all_equal(" ".join(f"{file.path.name} {file.digest} {file.n_images}" for file in files)):
         fix = "Give every machine the same files."
         reject("data", "the same files in every process", "others in some of them", fix)
     parts = iter(np.split(group.gather(seen).numpy(), np.cumsum([len(file.kept) for file in _dealt(files, group)])))

@@ -17,11 +17,11 @@ from liesparse.baselines import learn_sparse_coding
 from liesparse.baselines.sparse_coding import SparseCodingProgress
 from liesparse.checkpoint import load_model, save_model
 from liesparse.files import hash_tensor, need, read_sealed, write_sealed
-from liesparse.learning import Progress
 from liesparse.model import Parameters
 from liesparse.posterior import make_engine
 from liesparse.recipes import Recipe
 from liesparse.reproduce.table1 import Images, Row, make_start, pick_monitor_images, sparse_coding_settings
+from liesparse.state import Progress
 from liesparse.training import CheckpointPolicy, History, train
 
 

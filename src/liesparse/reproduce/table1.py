@@ -18,11 +18,11 @@ from liesparse.baselines import SparseCodingSettings, infer_sparse_codes, learn_
 from liesparse.data import embedded_digits, load_mnist, rotations_scalings, translations
 from liesparse.files import write_json
 from liesparse.initialization import known_translation, random_start, start_from_data
-from liesparse.learning import Progress
 from liesparse.metrics import active_codes, evaluate, snr
 from liesparse.model import Parameters
 from liesparse.posterior import AdaptiveEngine, make_engine
 from liesparse.recipes import Recipe
+from liesparse.state import Progress
 from liesparse.training import N_MONITORED, History, train
 
 N_TRAIN, N_TEST = 60_000, 10_000

@@ -21,13 +21,15 @@ from torch.utils.flop_counter import FlopCounterMode
 from liesparse import stiefel
 from liesparse.devices import DRY
 from liesparse.initialization import random_start, start_from_data
-from liesparse.learning import Settings, State, advance, learn
+from liesparse.learning import advance, learn
 from liesparse.model import Parameters, reconstruct
 from liesparse.posterior import make_engine
 from liesparse.recipes import load_recipe
 from liesparse.reproduce.bench import alternate
 from liesparse.reproduce.memory import peak_memory
 from liesparse.reproduce.scale.operations import Sizes, count_step
+from liesparse.settings import Settings
+from liesparse.state import State
 
 SHAPES = ((28, 28), (32, 32, 3), (64, 64))
 PATCHES = ((28, 28), (14, 14))

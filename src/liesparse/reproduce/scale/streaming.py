@@ -23,8 +23,8 @@ import torch
 
 from liesparse.data import Streamed, embedded_digits, open_shards
 from liesparse.estimators import LieSparseCoder
-from liesparse.learning import Progress
 from liesparse.parallel import join
+from liesparse.state import Progress
 
 MODULE = "liesparse.reproduce.scale"  # whose __main__ is a process that is measured
 SIZES = (200_000, 1_000_000)
