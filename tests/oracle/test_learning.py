@@ -7,6 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from liesparse import learning, stiefel
+from liesparse.batches import ShuffledArrays
 from liesparse.gradients import (
     approximate_second_moment,
     dictionary_gradient,

@@ -44,8 +44,7 @@ def demo(
             result = run_demo(settings, report=watcher)
     except Interrupted as stopped:
         state, history = stopped.checkpoint.state, stopped.checkpoint.history
-        coder = LieSparseCoder.from_model(state.parameters, (28, 28), random_state=seed)
-        coder.history_ = history
+        coder = LieSparseCoder.from_model(state.parameters, (28, 28), history=history, random_state=seed)
         save_run(Run(out, coder, None, how | {"interrupted_at_step": state.step}, {}))
         console.print(f"Stopped at step {state.step}; the model so far is in {out}.")
         raise typer.Exit(130) from None

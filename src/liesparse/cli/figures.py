@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:
-    from liesparse.reproduce.models import Order, Step, Tell
-    from liesparse.reproduce.table1 import Images
+    from liesparse.reproduce.rows import Order, RowImages, Step, Tell
 
 FIGURE_ROWS = ("translation", "rotation-scaling", "mnist-10")
 FINE = 10_000  # parts of the bar
@@ -40,8 +39,7 @@ def figures(
 
     from liesparse.learning import LearningError
     from liesparse.recipes import load_recipe
-    from liesparse.reproduce.models import Order
-    from liesparse.reproduce.table1 import ROWS
+    from liesparse.reproduce.rows import ROWS, Order
     from liesparse.training import Interrupted
 
     console = Console(soft_wrap=True)
@@ -78,7 +76,7 @@ def figures(
 def _rows_with_data(console: Console, names: list[str], data_dir: Path | None, *, asked: bool) -> list[str]:
     """Leave out the rows without data, or stop if they were asked for: before, not after, the others are learned."""
     from liesparse.data.mnist import find_mnist
-    from liesparse.reproduce.table1 import ROWS
+    from liesparse.reproduce.rows import ROWS
 
     there = []
     for name in names:
@@ -99,18 +97,17 @@ def _draw_figures(console: Console, orders: list[Order], n_images: int, data_dir
     from liesparse.figures import to_pdf, to_small_png
     from liesparse.files import write_atomically
     from liesparse.reproduce import figures as work
-    from liesparse.reproduce.models import find_or_learn, find_or_learn_dictionary
-    from liesparse.reproduce.table1 import load_images
+    from liesparse.reproduce.rows import find_or_learn, find_or_learn_baseline, load_images
 
     rows, plain = {}, None
     for order in orders:
         images = load_images(order.row, order.seed, data_dir, n_images)
-        model = _Learning(console, order.name).run(find_or_learn, order, images)
+        model = _Learning(console, order.name).run(find_or_learn, order, images).coder.model_
         rows[order.name] = work.row_panels(order.name, model, images, order.seed)
         if order.name == work.COMPARED:
             learning = _Learning(console, f"{order.name}, plain sparse coding")
-            dictionary = learning.run(find_or_learn_dictionary, order, images)
-            plain = work.plain_panels(dictionary, model, images, order.seed)
+            baseline = learning.run(find_or_learn_baseline, order, images)
+            plain = work.plain_panels(baseline, images, order.seed)
     for name, figure in work.draw(rows, plain).items():
         write_atomically(out / f"{name}.pdf", to_pdf(figure))
         write_atomically(out / f"{name}.png", to_small_png(figure))
@@ -141,7 +138,7 @@ class _Learning:
         if self.progress.disable and step.end_of_epoch:
             self.console.print(f"{self.name}: {step.note}")
 
-    def run(self, work: Callable[[Order, Images, Tell], Made], order: Order, images: Images) -> Made:
+    def run(self, work: Callable[[Order, RowImages, Tell], Made], order: Order, images: RowImages) -> Made:
         """Find or learn, and say which."""
         with self.progress:
             made = work(order, images, self)

@@ -64,12 +64,13 @@ def table1(
     from liesparse.learning import LearningError
     from liesparse.recipes import load_recipe, parse_values
     from liesparse.reproduce import table1 as work
+    from liesparse.reproduce.rows import ROWS
 
     console = Console(soft_wrap=True)
-    names = list(work.ROWS) if rows == "all" else [name.strip() for name in rows.split(",")]
-    unknown = [name for name in names if name not in work.ROWS]
+    names = list(ROWS) if rows == "all" else [name.strip() for name in rows.split(",")]
+    unknown = [name for name in names if name not in ROWS]
     if unknown:
-        console.print(f"No row {unknown[0]!r}. The rows are {', '.join(work.ROWS)}.", style="red")
+        console.print(f"No row {unknown[0]!r}. The rows are {', '.join(ROWS)}.", style="red")
         raise typer.Exit(2)
     chosen = ["paper", "best"] if recipe == "both" else [recipe.value]
     try:

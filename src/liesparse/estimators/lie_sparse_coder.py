@@ -137,7 +137,12 @@ class LieSparseCoder(PosedCoder):
 
     @classmethod
     def from_model(
-        cls, model: Parameters, image_shape: tuple[int, ...] | None = None, **settings: Any
+        cls,
+        model: Parameters,
+        image_shape: tuple[int, ...] | None = None,
+        *,
+        history: History | None = None,
+        **settings: Any,
     ) -> LieSparseCoder:
         """Return a fitted estimator around a model from elsewhere, such as :func:`liesparse.load_model`."""
         shape = image_shape or (model.n_pixels,)
@@ -153,7 +158,7 @@ class LieSparseCoder(PosedCoder):
             **settings,
         )
         estimator.image_shape_, estimator.n_features_in_ = tuple(shape), model.n_pixels
-        return estimator._set_model(Trained(model.validate(), [], 0))
+        return estimator._set_model(Trained(model.validate(), list(history or []), 0))
 
     def fit(self, X: Any, y: Any = None, *, group: Group = ALONE) -> LieSparseCoder:  # noqa: ARG002
         """Learn shapes and transformations from images; the processes of ``group`` share each batch.
