@@ -53,6 +53,10 @@ class CheckpointPolicy(NamedTuple):
     every: int = 200
     keep: int = 2
 
+    def is_due(self, progress: Progress) -> bool:
+        """Tell whether to save after this step."""
+        return progress.end_of_epoch or progress.step % check_count("every", self.every) == 0
+
 
 class Trained(NamedTuple):
     """A finished run."""
@@ -143,9 +147,7 @@ def train(
     group.begin()
     first = group.rank == 0
     source = ShuffledArrays(images, settings.batch_size) if isinstance(images, Tensor) else images
-    evaluation_engine = evaluation_engine or make_engine(
-        "auto", start.frequencies, dtype=start.dtype, device=start.device
-    )
+    engine = evaluation_engine or make_engine("auto", start.frequencies, dtype=start.dtype, device=start.device)
     checkpoint = Checkpoint(State.begin(start, generator), [], {})
     if checkpoints is not None and first:
         checkpoint = _resume_or_begin(checkpoints, checkpoint, source, settings)
@@ -153,38 +155,27 @@ def train(
     monitor_images = None if monitor_images is None else aligned(monitor_images)
     _check_agreement(group, source, settings, start)
 
-    with _stop_after_step(group):
+    def watch(progress: Progress) -> None:
+        nonlocal checkpoint
+        if progress.end_of_epoch and monitor_images is not None and first:
+            health = examine(progress.parameters, monitor_images, engine)
+            history.append({"epoch": progress.epoch, **health._asdict()})
+        checkpoint = checkpoint._replace(state=progress.state, history=list(history))
+        if checkpoints and first and (group.stopping or checkpoints.is_due(progress)):
+            save_checkpoint(checkpoints.folder, checkpoint, keep=checkpoints.keep)
+        if callback is not None:
+            callback(progress, history)
+        if group.stopping and progress.step != progress.n_steps:
+            group.gather(torch.zeros(1))  # nobody leaves before the first process has saved
+            raise Interrupted(_stopped_message(progress, checkpoints), checkpoint)
 
-        def watch(progress: Progress) -> None:
-            nonlocal checkpoint
-            if progress.end_of_epoch and monitor_images is not None and first:
-                history.append(
-                    {
-                        "epoch": progress.epoch,
-                        **examine(progress.parameters, monitor_images, evaluation_engine)._asdict(),
-                    }
-                )
-            checkpoint = checkpoint._replace(state=progress.state, history=list(history))
-            stop = group.stopping
-            due = (
-                stop
-                or progress.end_of_epoch
-                or (checkpoints and progress.step % check_count("every", checkpoints.every) == 0)
-            )
-            if checkpoints and due and first:
-                save_checkpoint(checkpoints.folder, checkpoint, keep=checkpoints.keep)
-            if callback is not None:
-                callback(progress, history)
-            if stop and progress.step != progress.n_steps:
-                group.gather(torch.zeros(1))  # nobody leaves before the first process has saved
-                raise Interrupted(_stopped_message(progress, checkpoints), checkpoint)
-
-        try:
+    try:
+        with _stop_after_step(group):
             state = resume(checkpoint.state, source, settings, callback=watch, group=group)
-        except RuntimeError as error:
-            if READER_DIED not in str(error):
-                raise
-            raise LostError("The process that reads the images was ended, perhaps as memory ran out") from error
+    except RuntimeError as error:
+        if READER_DIED not in str(error):
+            raise
+        raise LostError("The process that reads the images was ended, perhaps as memory ran out") from error
     return Trained(state.parameters, history, state.step)
 
 

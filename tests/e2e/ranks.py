@@ -73,6 +73,7 @@ def learn(group: Group, method: str, out: Path, shards: str, deadly: int) -> Non
         monitor_images=data[:20],
         checkpoints=CheckpointPolicy(out / method, every=20),
         callback=die,
+        group=group,
     )
     name = f"{method}.safetensors" if group.rank == 0 else f"{method}-{group.rank}.safetensors"
     save_model(out / name, trained.parameters, {"steps": trained.n_steps, "history": len(trained.history)})

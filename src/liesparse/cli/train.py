@@ -16,6 +16,7 @@ from liesparse.cli.common import explained, fail, make_console, make_progress, w
 if TYPE_CHECKING:
     from liesparse.data import LoadedData
     from liesparse.estimators import LieSparseCoder, SparseCoder
+    from liesparse.parallel import Group
     from liesparse.state import Progress as Learning
 
 TRUSTED = 50  # effective sample size below which the integrals are not; docs/engines.md
@@ -81,7 +82,7 @@ def train(
             device=device,
             random_state=seed,
         )
-        _learn(console, coder, loaded)
+        _learn(console, coder, loaded, group)
         if group.rank > 0:
             return  # the first process does the rest
         seconds = time.monotonic() - began
@@ -127,7 +128,7 @@ def learn_baseline(loaded: LoadedData, n_components: int, sparsity: float, noise
     return coder.fit(loaded.train.reshape(-1, *loaded.image_shape))
 
 
-def _learn(console: Console, coder: LieSparseCoder, loaded: LoadedData) -> None:
+def _learn(console: Console, coder: LieSparseCoder, loaded: LoadedData, group: Group) -> None:
     n_epochs = coder.effective_recipe().learning.n_epochs
     columns = ("epoch", "SNR", "active", "alive", "objective", "width", "multimodal", "|WᵀW-1|")
     head = "{:>7} {:>8} {:>7} {:>6} {:>10} {:>7} {:>11} {:>9}".format(*columns)
@@ -142,7 +143,8 @@ def _learn(console: Console, coder: LieSparseCoder, loaded: LoadedData) -> None:
                 bar.console.print(_health_line(epoch, health))
 
         console.print(head)
-        coder.set_params(callbacks=[watch]).fit(loaded.stream or loaded.train.reshape(-1, *loaded.image_shape))
+        images = loaded.stream or loaded.train.reshape(-1, *loaded.image_shape)
+        coder.set_params(callbacks=[watch]).fit(images, group=group)
     coder.set_params(callbacks=None)
 
 
