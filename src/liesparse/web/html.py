@@ -19,7 +19,7 @@ from liesparse.files import write_atomically
 from liesparse.web.session import Session, infer, picture_layout
 
 FOLDER = Path(__file__).parent / "page"
-SCRIPTS = ("model", "paint", "gif", "pose", "sketch", "walk", "planes", "elements", "app")  # in this order
+SCRIPTS = ("model", "paint", "gif", "pose", "sketch", "walk", "planes", "controls", "render", "app")  # in this order
 DECIMALS = 5  # of inferred values
 
 
@@ -39,13 +39,12 @@ def make_document(session: Session, *, live: bool) -> Document:
         f"default-src 'none'; script-src {_digest(script)}; style-src {_digest(style)}; img-src data: blob:; "
         f"connect-src {connect}; base-uri 'none'; form-action 'none'"
     )
+    session_json = serialize_session(session, live=live)
     parts = {
         "title": html.escape(session.title),
         "policy": html.escape(policy),
         "style": style,
-        "session": serialize_session(session, live=live).replace(
-            "<", "\\u003c"
-        ),  # so that no text can close the element
+        "session": session_json.replace("<", "\\u003c"),  # so that no text can close the element
         "script": script,
     }
     # One pass only: braces inside an inserted part stay as they are.
