@@ -28,6 +28,7 @@ def explore(
     data_dir: DataDir = None,
 ) -> None:
     """Explore a model in the browser: shapes, poses, planes, your own drawings."""
+    import ipaddress
     import logging
     import threading
     import webbrowser
@@ -52,7 +53,7 @@ def explore(
             console.print(f"{export}: {export.stat().st_size / 1000:,.0f} KB. Open it in any browser.", markup=False)
             return
         with closing(open_socket(host, port)) as listening:
-            if not _is_loopback(host):
+            if not ipaddress.ip_address(listening.getsockname()[0]).is_loopback:
                 warning = f"Warning: everyone who can reach {host} can use this server. There is no password."
                 console.print(warning, style="yellow", markup=False)
             address = address_of(listening, host)
@@ -66,12 +67,3 @@ def explore(
             with suppress(KeyboardInterrupt):  # uvicorn raises it again after it has shut down
                 make_server(app).run(sockets=[listening])
     console.print("Stopped.")
-
-
-def _is_loopback(host: str) -> bool:
-    import ipaddress
-
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"

@@ -1,4 +1,4 @@
-"""What the model thinks of an image: modes, shares and poses against brute force; runs that lack something."""
+"""What is inferred from an image: modes, shares and poses against brute force; runs that lack something."""
 
 import logging
 from dataclasses import replace
