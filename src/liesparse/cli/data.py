@@ -29,8 +29,8 @@ def list_command(data_dir: DataDir = None) -> None:
     for column in ("name", "images", "where"):
         table.add_column(column)
     with explained(console):
-        for source in list_datasets(data_dir):
-            table.add_row(source.name, source.size, source.where)
+        for dataset in list_datasets(data_dir):
+            table.add_row(dataset.name, dataset.size, str(dataset.where))
     console.print(table)
     console.print("Or a path: .npy, .npz, .parquet, idx (gzipped or not), a folder or a zip of images.")
 

@@ -1,7 +1,7 @@
 """Images to learn from: made from embedded digits, MNIST and its like, or any file of images."""
 
 from liesparse.data.datasets import (
-    DatasetInfo,
+    Dataset,
     LabelledImages,
     LoadedData,
     find_mnist,
@@ -28,7 +28,7 @@ from liesparse.data.synthetic import (
 )
 
 __all__ = [
-    "DatasetInfo",
+    "Dataset",
     "ImagesInOrder",
     "LabelledImages",
     "LoadedData",

@@ -68,22 +68,14 @@ class LoadedData:
         return "; ".join(parts)
 
 
-class DatasetInfo(NamedTuple):
-    """A line of the list of data sets."""
-
-    name: str
-    size: str
-    where: str
-    parameters: dict[str, Any]  # with what they are unless given
-
-
 class Dataset(NamedTuple):
     """A named data set, as it was registered."""
 
-    load: Callable[..., LoadedData]
+    name: str
     size: str
     where: Where
     parameters: dict[str, Any]  # with what they are unless given
+    load: Callable[..., LoadedData]
     options: tuple[str, ...] = ()  # of load_data that it wants to know
 
 
@@ -109,7 +101,7 @@ def register_dataset(name: str, load: Callable[..., LoadedData], *, size: str, w
     defaults = {argument.name: argument.default for argument in inspect.signature(load).parameters.values()}
     options = tuple(key for key in ("data_dir", "download") if key in defaults)
     parameters = {key: default for key, default in defaults.items() if key not in options}
-    _register(name, Dataset(load, size, where, parameters, options))
+    _register(Dataset(name, size, where, parameters, load, options))
 
 
 def register_transformation(
@@ -141,11 +133,11 @@ def register_transformation(
             parameters[f"min_{noun}"], parameters[f"max_{noun}"] = argument.default
         elif argument.default is not argument.empty and argument.name != "sources":
             parameters[argument.name] = argument.default
-    load = partial(_make, name, make, ranges)
-    _register(name, Dataset(load, size, "made from ten embedded digits", parameters))
+    _register(Dataset(name, size, "made from ten embedded digits", parameters, partial(_make, name, make, ranges)))
 
 
-def _register(name: str, dataset: Dataset) -> None:
+def _register(dataset: Dataset) -> None:
+    name = dataset.name
     if not re.fullmatch(r"\w[\w-]*", name):
         reject("name", "letters, digits and hyphens", repr(name), "Rename it.")
     if name in DATASETS:
@@ -156,17 +148,10 @@ def _register(name: str, dataset: Dataset) -> None:
     DATASETS[name] = dataset
 
 
-def list_datasets(data_dir: str | Path | None = None) -> tuple[DatasetInfo, ...]:
+def list_datasets(data_dir: str | Path | None = None) -> tuple[Dataset, ...]:
     """Return every named data set, how large it is, and where it is or how to get it."""
-    return tuple(
-        DatasetInfo(
-            name,
-            known.size,
-            known.where if isinstance(known.where, str) else known.where(data_dir),
-            dict(known.parameters),
-        )
-        for name, known in DATASETS.items()
-    )
+    found = DATASETS.values()
+    return tuple(known._replace(where=known.where(data_dir)) if callable(known.where) else known for known in found)
 
 
 def split_images(

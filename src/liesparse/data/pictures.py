@@ -141,31 +141,29 @@ def _read_file(path: Path) -> bytes:
 def _read_members(path: Path, members: list[zipfile.ZipInfo]) -> Iterator[tuple[str, bytes]]:
     with zipfile.ZipFile(path) as archive:
         for info in members:
-            yield f"{info.filename} in {path}", _read_member(path, archive, info)
-
-
-def _read_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
-    try:
-        with archive.open(info) as file:
-            return file.read(info.file_size)  # the size that was checked, whatever the member really holds
-    except Exception as error:  # each compression has errors of its own; a password is a RuntimeError
-        got = f"{info.filename} in {path} ({first_line(error)})"
-        reject("data", "a readable member", got, "Pack the archive anew, without a password.")
+            name = f"{info.filename} in {path}"
+            try:
+                with archive.open(info) as file:
+                    content = file.read(info.file_size)  # the size that was checked, whatever the member really holds
+            except Exception as error:  # each compression has errors of its own; a password is a RuntimeError
+                fix = "Pack the archive anew, without a password."
+                reject("data", "a readable member", f"{name} ({first_line(error)})", fix)
+            yield name, content
 
 
 def _check_archive(path: Path, n_members: int, pictures: list[zipfile.ZipInfo]) -> None:
     """Refuse an archive that would unpack to far more than it is: a zip bomb."""
-    fix = "Unpack it yourself if you trust it, and pass the folder."
+    sizes = [info.file_size for info in pictures]
+    largest, total, packed = max(sizes, default=0), sum(sizes), path.stat().st_size
+    problem = None
     if n_members > MAX_MEMBERS:
-        reject("data", f"an archive of at most {MAX_MEMBERS:,} files", f"{n_members:,} in {path}", fix)
-    largest = max((info.file_size for info in pictures), default=0)
-    if largest > MAX_FILE_BYTES:
-        limit, got = MAX_FILE_BYTES // 2**20, largest / 2**20
-        reject("data", f"pictures of at most {limit} MiB unpacked", f"one of {got:,.0f} MiB in {path}", fix)
-    total = sum(info.file_size for info in pictures)
-    if total > MAX_TOTAL_BYTES:
-        limit, got = MAX_TOTAL_BYTES // 2**30, total / 2**30
-        reject("data", f"an archive of at most {limit} GiB unpacked", f"{got:,.0f} GiB in {path}", fix)
-    if total > _RATIO_FROM and total > MAX_RATIO * path.stat().st_size:
-        ratio = total / path.stat().st_size
-        reject("data", f"an archive that shrank at most {MAX_RATIO}-fold", f"{ratio:,.0f}-fold in {path}", fix)
+        problem = f"an archive of at most {MAX_MEMBERS:,} files", f"{n_members:,}"
+    elif largest > MAX_FILE_BYTES:
+        problem = f"pictures of at most {MAX_FILE_BYTES // 2**20} MiB unpacked", f"one of {largest / 2**20:,.0f} MiB"
+    elif total > MAX_TOTAL_BYTES:
+        problem = f"an archive of at most {MAX_TOTAL_BYTES // 2**30} GiB unpacked", f"{total / 2**30:,.0f} GiB"
+    elif total > max(_RATIO_FROM, MAX_RATIO * packed):
+        problem = f"an archive that shrank at most {MAX_RATIO}-fold", f"{total / packed:,.0f}-fold"
+    if problem:
+        fix = "Unpack it yourself if you trust it, and pass the folder."
+        reject("data", problem[0], f"{problem[1]} in {path}", fix)
