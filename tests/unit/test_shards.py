@@ -1,5 +1,6 @@
 """Folders of shards: every image once, in an order that only the seed decides, and a start in the middle."""
 
+import io
 import os
 from pathlib import Path
 
@@ -8,8 +9,9 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import torch
+from PIL import Image
 
-from liesparse.data import ShardBatches, Shards, load_data, open_shards
+from liesparse.data import ShardBatches, Shards, load_data, load_images, open_shards
 from liesparse.data.loading import STREAM_FROM
 from liesparse.data.stream import LANES, ROUND, Rounds
 from liesparse.estimators import LieSparseCoder
@@ -244,3 +246,21 @@ def test_learning_from_shards_goes_on_where_it_stopped(tmp_path):
     np.save(path / "1.npy", draw_images(250, seed=9))
     with pytest.raises(ValueError, match="folder: expected checkpoints of the same run"):
         LieSparseCoder(3, **kept).fit(open_shards(path))
+
+
+def test_colours_are_kept_also_in_what_was_unpacked(tmp_path, cache):
+    images = np.random.default_rng(0).integers(1, 256, (9, 4, 6, 3), dtype=np.uint8)
+    encoded = []
+    for image in images:
+        file = io.BytesIO()
+        Image.fromarray(image).save(file, "PNG")
+        encoded.append(file.getvalue())
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    pyarrow.parquet.write_table(pyarrow.table({"image": encoded}), folder / "a.parquet")
+    first, again = (load_data(f"{folder}:colour=yes,crop=yes") for _ in range(2))
+    assert [path.name[-11:] for path in cache.iterdir()] == ["-fitted.npy"]
+    assert first.image_shape == again.image_shape == (4, 4, 3)
+    assert first.train.equal(again.train)
+    rows = load_images(str(folder), (4, 6, 3)).images  # a model with colours wants them
+    torch.testing.assert_close(rows, unit(images).float())
