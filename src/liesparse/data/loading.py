@@ -34,7 +34,7 @@ _FLAGS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0"
 
 # Parameters and their defaults. Images drawn at random; what to do with each; which array or column to read.
 COUNTS: dict[str, Any] = {"n": None, "n_test": None, "seed": 0}
-PREPROCESSING: dict[str, Any] = {"size": None, "crop": False, "invert": False, "colour": False}
+PREPROCESSING: dict[str, Any] = Preprocessing()._asdict()
 KEYS: dict[str, Any] = {"key": None, "labels": None}
 
 
