@@ -14,7 +14,7 @@ from torch import Tensor
 from liesparse._checks import check_count, reject
 from liesparse.batches import BatchSource, LoaderBatches, ShuffledArrays, is_stream
 from liesparse.checkpoint import pack_parameters, unpack_parameters
-from liesparse.data import Shards, Streamed
+from liesparse.data import ShardBatches, Shards
 from liesparse.devices import to_cpu
 from liesparse.estimators.posed_coder import PosedCoder
 from liesparse.files import Sealed
@@ -202,7 +202,7 @@ class LieSparseCoder(PosedCoder):
             sample = X.sample(max(N_START, self.n_components), drawn).unflatten(1, X.image_shape)
             return (
                 self._images_to_learn(sample),
-                Streamed(X, recipe.learning.batch_size, dtype=self._dtype()),
+                ShardBatches(X, recipe.learning.batch_size, dtype=self._dtype()),
                 recipe,
             )
         if not is_stream(X):

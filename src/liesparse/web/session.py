@@ -18,10 +18,9 @@ from torch import Tensor
 
 from liesparse import torus
 from liesparse._checks import reject
-from liesparse.data import check_shape, load_data
+from liesparse.data import check_shape, load_data, parse_spec
+from liesparse.data.images import Preprocessing
 from liesparse.data.pictures import decode_all
-from liesparse.data.rows import Fit
-from liesparse.data.spec import parse_spec
 from liesparse.estimators import LieSparseCoder, SparseCoder
 from liesparse.posterior import Engine, Modes, log_likelihood, make_engine, pose_natural
 from liesparse.run_directory import Run, load_run
@@ -125,12 +124,12 @@ def read_upload(session: Session, content: bytes) -> tuple[Float[Tensor, " pixel
     rows, columns, channels, _, _ = picture_layout(session.coder.image_shape_)
     if channels != 1:
         reject("image", "a model of grey images", f"one with {channels} channels", "Pick a test image instead.")
-    fit = Fit(size=(rows, columns), crop=rows == columns)
-    raw = decode_all([("the picture", content)], fit, "the upload")
+    preprocessing = Preprocessing(size=(rows, columns), crop=rows == columns)
+    raw = decode_all([("the picture", content)], preprocessing, "the upload")
     pixels = torch.from_numpy(np.asarray(raw.pixels[0], dtype=np.float32))
     if bool(pixels.min() == pixels.max()):
         reject("image", "something to see", "one colour all over", "Choose another file.")
-    notes = ["cropped to the central square"] if fit.crop and width != height else []
+    notes = ["cropped to the central square"] if preprocessing.crop and width != height else []
     if (width, height) != (columns, rows):
         notes.append(f"{width} × {height} pixels brought to {columns} × {rows}")
     known = session.examples if len(session.examples) else session.coder.model_.dictionary.T
