@@ -20,10 +20,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from engines import BATCH, N_COMPONENTS, N_IRREPS, measure_engines, own_images
 from liesparse.devices import DRY
 from liesparse.initialization import random_start, start_from_data
-from liesparse.learning import Settings, State, advance, learn
+from liesparse.learning import advance, learn
 from liesparse.posterior import make_engine
 from liesparse.recipes import load_recipe
 from liesparse.reproduce.bench import Problem, alternate, one_thread, peak_memory
+from liesparse.settings import Settings
+from liesparse.state import State
 from streaming import call, measure_streaming
 
 SHAPES = ((28, 28), (32, 32, 3), (64, 64))

@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from liesparse.data import Streamed, embedded_digits, open_shards
+from liesparse.data import ShardBatches, embedded_digits, open_shards
 from liesparse.estimators import LieSparseCoder
-from liesparse.learning import Progress
 from liesparse.parallel import join
+from liesparse.state import Progress
 
 SIZES = (200_000, 1_000_000)
 SHARD = 50_000  # images in a file
@@ -104,7 +104,7 @@ def train_on(folder: str) -> dict[str, Any]:
     times.append(time.perf_counter())
     LieSparseCoder(10, n_epochs=1, random_state=0, **MODEL).fit(shards)
     times.append(time.perf_counter())
-    n_read = sum(len(batch) for batch in Streamed(shards, 100).epoch(torch.Generator()))
+    n_read = sum(len(batch) for batch in ShardBatches(shards, 100).epoch(torch.Generator()))
     times.append(time.perf_counter())
     rates = np.array([len(shards), len(shards), n_read]) / np.diff(times)
     names = ("open_images_per_second", "learn_images_per_second", "read_images_per_second")
@@ -122,7 +122,7 @@ def time_steps(batch_size: int) -> dict[str, Any] | None:
 
     settings = {"learning.batch_size": batch_size, "learning.reseed_overlap": 1.0}
     with join() as group:
-        LieSparseCoder(10, n_epochs=1, settings=settings, callbacks=[note], random_state=0).fit(rows)
+        LieSparseCoder(10, n_epochs=1, settings=settings, callbacks=[note], random_state=0).fit(rows, group=group)
         steps = np.diff(times[WARM_UP - 1 : -1])  # the last has the health of the epoch with it
         return None if group.rank else {"step_ms": 1000 * float(np.median(steps))}
 

@@ -31,9 +31,9 @@ PAGES = {
         "posterior.ReferenceEngine",
     ],
     "Learning": [
-        "learning.Settings",
+        "settings.Settings",
         "learning.learn",
-        "learning.Progress",
+        "state.Progress",
         "training.train",
         "training.CheckpointPolicy",
         "parallel.join",
@@ -53,6 +53,10 @@ PAGES = {
         "data.load_mnist",
         "data.load_data",
         "data.open_shards",
+        "data.register_dataset",
+        "data.register_transformation",
+        "data.split_images",
+        "data.warp",
     ],
 }
 SECTION = re.compile(r"^(\w[\w ]*)\n-{3,}$", re.MULTILINE)

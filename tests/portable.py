@@ -38,7 +38,8 @@ def run(setting: dict[str, str], tests: tuple[str, ...], seed: int | None) -> bo
     """Run some tests in their own processes and tell whether they passed."""
     environment = {"OMP_NUM_THREADS": "1"} | os.environ | setting
     examples = [] if seed is None else [f"--hypothesis-seed={seed}", "--hypothesis-profile=random"]
-    command = [sys.executable, "-m", "pytest", "-n", "auto", "--dist", "worksteal", *examples, *tests]
+    workers = max(1, (os.cpu_count() or 1) // int(environment["OMP_NUM_THREADS"]))
+    command = [sys.executable, "-m", "pytest", "-n", str(workers), "--dist", "worksteal", *examples, *tests]
     return subprocess.run(command, cwd=ROOT, env=environment).returncode == 0
 
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from liesparse import em, stiefel
 from liesparse._checks import reject
 from liesparse.files import Sealed, need, read_sealed, write_sealed
-from liesparse.learning import State
 from liesparse.model import Parameters
+from liesparse.state import State
 
 _TENSORS = ("group_basis", "dictionary", "frequencies", "pose_prior")
 _STATE = ("momentum", "second_moment", "moved", "returned", "gram", "random")

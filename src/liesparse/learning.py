@@ -8,227 +8,27 @@ Riemannian Adam on the Stiefel manifold in W; online EM goes to the maximum in o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float
 from torch import Tensor
 
 from liesparse import em, stiefel
-from liesparse._checks import check_choice, check_count, check_images, check_real, check_unit_norm
+from liesparse._checks import check_images
+from liesparse.batches import BatchSource, ShuffledArrays
 from liesparse.devices import aligned, full_precision, read_numbers
-from liesparse.files import hash_tensor
 from liesparse.gradients import Gradients, parameter_gradients
-from liesparse.inference import (
-    CODE_UPDATES,
-    GRADIENTS,
-    CodeUpdate,
-    Gradient,
-    expect_pose,
-    infer_codes,
-)
+from liesparse.inference import expect_pose, infer_codes
 from liesparse.model import Parameters, unit_columns
 from liesparse.parallel import ALONE, Group
-from liesparse.posterior import Engine, engine_names, make_engine
+from liesparse.posterior import Engine, make_engine
 from liesparse.reseed import reseed
-
-Schedule = Literal["constant", "cosine"]
-SCHEDULES: tuple[Schedule, ...] = ("constant", "cosine")
-Method = Literal["gradient", "em"]
-METHODS: tuple[Method, ...] = ("gradient", "em")
+from liesparse.settings import Schedule, Settings
+from liesparse.state import Callback, Progress, State
 
 LEAST_DECAY = 1e-3  # EM goes on averaging, however little the schedule leaves
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How to learn. The defaults are the paper's [Chau20, app. E].
-
-    Attributes
-    ----------
-    n_epochs, batch_size : int
-        Passes over the data, and images per update (paper: B).
-    posterior : {"auto", "grid", "adaptive", "sampling"}
-        How the pose is integrated out: on the paper's grid, as finely as each posterior needs, or by importance
-        sampling; auto is adaptive for up to two transformations and sampling for more.
-    n_grid : int
-        Quadrature points per torus axis of the grid (paper: N).
-    n_code_steps, code_start, code_update, gradient
-        Inference of the codes, see :func:`liesparse.inference.infer_codes`.
-    method : {"gradient", "em"}
-        Gradient steps as in the paper, or online EM.
-    dictionary_rate, group_rate : float
-        Gradient: learning rates of Φ and W (paper: η_Φ, η_W).
-    metric : {"canonical", "euclidean"}
-        Gradient: metric of the Stiefel manifold for Riemannian Adam; the paper's is canonical.
-    em_rate : float
-        EM: share of one batch in the running averages; 1 / em_rate batches are remembered.
-    batches_per_update : int
-        EM: batches averaged before W and Φ are set anew.
-    schedule : {"constant", "cosine"}
-        Whether all rates stay or fall to 0 along half a cosine.
-    single_shape_epochs : int
-        During the first so many epochs only the largest code of each image counts in the updates.
-        With several shapes per image the dictionary explains motion by mixing, and W learns nothing.
-    reseed_overlap : float
-        Below 1: after each epoch of the first half, a shape that no image uses, or that equals another in some
-        pose up to this overlap, starts anew as the image that is explained worst.
-    """
-
-    n_epochs: int = 20
-    batch_size: int = 100
-    posterior: str = "grid"
-    n_grid: int = 50
-    n_code_steps: int = 20
-    code_start: float = 0.01
-    code_update: CodeUpdate = "subgradient"
-    gradient: Gradient = "approximate"
-    method: Method = "gradient"
-    dictionary_rate: float = 0.05
-    group_rate: float = 0.3
-    metric: stiefel.Metric = "canonical"
-    em_rate: float = 0.1
-    batches_per_update: int = 2
-    schedule: Schedule = "constant"
-    single_shape_epochs: int = 0
-    reseed_overlap: float = 1.0
-
-    def __post_init__(self) -> None:
-        for name in ("n_epochs", "batch_size", "n_code_steps", "batches_per_update"):
-            check_count(name, getattr(self, name))
-        check_count("n_grid", self.n_grid, 2)
-        check_count("single_shape_epochs", self.single_shape_epochs, 0)
-        for name in ("code_start", "dictionary_rate", "group_rate"):
-            check_real(name, getattr(self, name), minimum=0)
-        check_real("em_rate", self.em_rate, above=0, maximum=1)
-        check_real("reseed_overlap", self.reseed_overlap, above=0, maximum=1)
-        check_choice("posterior", self.posterior, engine_names())
-        check_choice("method", self.method, METHODS)
-        check_choice("code_update", self.code_update, CODE_UPDATES)
-        check_choice("gradient", self.gradient, GRADIENTS)
-        check_choice("schedule", self.schedule, SCHEDULES)
-        check_choice("metric", self.metric, stiefel.METRICS)
-
-
-class State(NamedTuple):
-    """All that decides how a run goes on: from equal states come bit-identical models.
-
-    Between steps every tensor is as :func:`liesparse.devices.aligned` makes it, new or loaded.
-    """
-
-    parameters: Parameters
-    adam: stiefel.AdamState
-    averages: em.Averages
-    step: int  # batches seen
-    place: int  # batches seen in this epoch
-    epoch: int  # epochs that are over
-    random: UInt8[Tensor, " byte"]  # of the generator, as this epoch began
-    code_sum: float  # of the mean over each batch of this epoch
-    last_good: Parameters
-
-    @classmethod
-    def begin(cls, parameters: Parameters, generator: torch.Generator) -> State:
-        """Return the state before the first batch."""
-        adam, averages = stiefel.AdamState.zero(parameters.group_basis), em.Averages.zero(parameters)
-        return cls(parameters, adam, averages, 0, 0, 0, generator.get_state(), 0.0, parameters).map(aligned)
-
-    def to(self, device: torch.device) -> State:
-        """Return the state on another device; that of the generator stays on the CPU."""
-        return self.map(lambda tensor: tensor.to(device) if tensor.is_floating_point() else tensor)
-
-    def map(self, function: Callable[[Tensor], Tensor]) -> State:
-        """Return the state with a function applied to each tensor."""
-        return self._replace(
-            parameters=self.parameters.map(function),
-            adam=stiefel.AdamState(self.adam.step, *map(function, self.adam[1:])),
-            averages=em.Averages(*map(function, self.averages)),
-            random=function(self.random),
-            last_good=self.last_good.map(function),
-        )
-
-    def agreed(self, group: Group) -> State:
-        """Return the first process's state, where no batch has been seen since the last good model.
-
-        Equal sums give equal updates; this is for the start, and against bits that part.
-        """
-        if group.size == 1:
-            return self
-        counts = [self.adam.step, self.step, self.place, self.epoch, self.code_sum]
-        parts = [self.parameters.group_basis, self.parameters.dictionary, self.adam.momentum, self.adam.second_moment]
-        basis, dictionary, momentum, second, *averages, random, numbers = group.broadcast(
-            [*parts, *self.averages, self.random, torch.tensor(counts, dtype=torch.float64)]
-        )
-        *places, code_sum = read_numbers(numbers)
-        adam_step, step, place, epoch = map(round, places)
-        parameters = replace(self.parameters, group_basis=basis, dictionary=dictionary)
-        adam = stiefel.AdamState(adam_step, momentum, second)
-        state = State(parameters, adam, em.Averages(*averages), step, place, epoch, random, code_sum, parameters)
-        return state.map(aligned)
-
-
-class Progress(NamedTuple):
-    """What a callback sees after each batch; ``codes`` are those of this process's part of it."""
-
-    step: int
-    n_steps: int | None  # None where nobody knows how long the stream is
-    epoch: int
-    end_of_epoch: bool
-    state: State
-    codes: Float[Tensor, "batch component"]
-
-    @property
-    def parameters(self) -> Parameters:
-        """The model so far."""
-        return self.state.parameters
-
-    @property
-    def share(self) -> float:
-        """How much is done; 0 where nobody knows how long the stream is."""
-        return self.step / self.n_steps if self.n_steps else 0.0
-
-
-Callback = Callable[[Progress], None]
-
-
-@runtime_checkable
-class Source(Protocol):
-    """Where the batches of an epoch come from."""
-
-    n_batches: int | None  # in an epoch, where that is known
-
-    def epoch(
-        self, generator: torch.Generator, *, skip: int = 0, group: Group = ALONE
-    ) -> Iterator[Float[Tensor, "batch pixel"]]:
-        """Yield this process's part of each unit-norm batch but the first ``skip``.
-
-        An equal generator gives equal batches, however many processes share them; a part may be empty.
-        """
-
-    def fingerprint(self) -> str | None:
-        """Return what tells these images from others, or None where nobody can know."""
-
-
-class Shuffled:
-    """All images in memory, in a new random order in each epoch."""
-
-    def __init__(self, images: Float[Tensor, "image pixel"], batch_size: int) -> None:
-        self.images = check_unit_norm(check_images(images))
-        self.batch_size = check_count("batch_size", batch_size)
-        self.n_batches: int | None = -(-len(images) // batch_size)
-
-    def epoch(
-        self, generator: torch.Generator, *, skip: int = 0, group: Group = ALONE
-    ) -> Iterator[Float[Tensor, "batch pixel"]]:
-        """Yield the batches of one epoch; every process has all images, and knows the order of all."""
-        order = torch.randperm(len(self.images), generator=generator)
-        for chosen in order.split(self.batch_size)[skip:]:
-            yield self.images[group.part(chosen).to(self.images.device)]
-
-    def fingerprint(self) -> str:
-        """Return the hash of the images."""
-        return hash_tensor(self.images)
 
 
 class LearningError(RuntimeError):
@@ -254,14 +54,14 @@ def learn(
     of an epoch are zero, a :class:`LearningError` says so and carries the last good model.
     """
     check_images(images, parameters.n_pixels, parameters.dtype)
-    source = Shuffled(images, settings.batch_size)
+    source = ShuffledArrays(images, settings.batch_size)
     return resume(State.begin(parameters, generator), source, settings, callback=callback).parameters
 
 
 @torch.no_grad()
 @full_precision
 def resume(
-    state: State, source: Source, settings: Settings, *, callback: Callback | None = None, group: Group = ALONE
+    state: State, source: BatchSource, settings: Settings, *, callback: Callback | None = None, group: Group = ALONE
 ) -> State:
     """Learn from ``state`` to the end of the last epoch, in whose middle ``state`` may lie.
 

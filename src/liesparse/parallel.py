@@ -9,22 +9,22 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from liesparse._checks import reject
-from liesparse.devices import message_backends
+from liesparse.devices import message_backends, to_cpu
 
 READER_DIED = "DataLoader worker"  # begins what torch says, from wherever it is heard
-TIMEOUT = timedelta(minutes=5)  # without an answer the others count as gone
+TIMEOUT = timedelta(minutes=30)  # without an answer the others count as gone; some read their data for long
+T = TypeVar("T")
 
 
 class LostError(RuntimeError):
@@ -50,8 +50,8 @@ class Group:
         """Forget an earlier wish to stop."""
         self.stopping = False
 
-    def agree(self, told: str) -> bool:  # noqa: ARG002
-        """Tell whether all processes say the same."""
+    def all_equal(self, value: Any) -> bool:  # noqa: ARG002
+        """Tell whether all processes have an equal value."""
         return True
 
     def ask_to_stop(self) -> None:
@@ -70,9 +70,9 @@ class Group:
         """Return the rows of all processes, in their order."""
         return rows
 
-    def broadcast(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Return what the first process has, in tensors of the same shapes and types."""
-        return list(tensors)
+    def broadcast(self, value: T) -> T:
+        """Return what the first process has."""
+        return value
 
     def speaks_first(self) -> bool:
         """Tell whether no other process has spoken: of an error that many meet one tells."""
@@ -90,7 +90,6 @@ class Ranks(Group):
         self.rank, self.size = rank, size
         self._store = store
         self._asked = False
-        self._n_agreed = 0
         self._lost = False
 
     def begin(self) -> None:
@@ -98,15 +97,10 @@ class Ranks(Group):
         super().begin()
         self._asked = False
 
-    def agree(self, told: str) -> bool:
-        """Tell whether all processes say the same; waits for the slowest, however long it reads its data."""
-        self._n_agreed += 1
-        keys = [f"liesparse/agree/{self._n_agreed}/{rank}" for rank in range(self.size)]
-        with self._listening():
-            self._store.set(keys[self.rank], told)
-            while not self._store.check(keys):  # short looks, between which SIGTERM is heard
-                time.sleep(0.05)
-            return len({self._store.get(key) for key in keys}) == 1
+    def all_equal(self, value: Any) -> bool:
+        """Tell whether all processes have an equal value."""
+        first, *others = self._gather_objects(value)
+        return all(other == first for other in others)
 
     def ask_to_stop(self) -> None:
         """Let every process stop after its next step."""
@@ -120,28 +114,23 @@ class Ranks(Group):
         """Return means over the images of all processes, by one sum over all of them; a part without images is 0."""
         flat = torch.cat([tensor.flatten() for tensor in tensors]) * n
         message = torch.cat((flat, flat.new_tensor([n, self._asked])))
-        self._sum(message)
+        with self._listening():
+            dist.all_reduce(message)
         n_images, asked = message[-2:].tolist()
         self.stopping = asked > 0
         parts = (message[:-2] / n_images).split([tensor.numel() for tensor in tensors])
         return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
 
     def gather(self, rows: Tensor) -> Tensor:
-        """Return the rows of all processes, in their order: each fills in its own, and the sum has all."""
-        counts = torch.zeros(self.size, dtype=torch.int64, device=rows.device)
-        counts[self.rank] = len(rows)
-        self._sum(counts)
-        every = list(rows.new_zeros(int(counts.sum()), *rows.shape[1:]).split(counts.tolist()))
-        every[self.rank] = rows
-        return self._sum(torch.cat(every))
+        """Return the rows of all processes, in their order."""
+        return torch.cat(self._gather_objects(to_cpu(rows))).to(rows.device)
 
-    def broadcast(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Return what the first process has, sent as one message of doubles, which hold all other types exactly."""
-        message = torch.cat([tensor.flatten().to(tensors[0].device, torch.float64) for tensor in tensors])
+    def broadcast(self, value: T) -> T:
+        """Return what the first process has; its tensors should be on the CPU."""
+        box = [value]
         with self._listening():
-            dist.broadcast(message, src=0)
-        parts = message.split([tensor.numel() for tensor in tensors])
-        return [part.view_as(tensor).to(tensor) for part, tensor in zip(parts, tensors, strict=True)]
+            dist.broadcast_object_list(box, src=0)
+        return box[0]
 
     def speaks_first(self) -> bool:
         """Tell whether no other process has spoken; torchrun counts, and outlives us all."""
@@ -150,10 +139,11 @@ class Ranks(Group):
         except RuntimeError:  # torchrun is gone as well
             return True
 
-    def _sum(self, message: Tensor) -> Tensor:
+    def _gather_objects(self, value: T) -> list[T]:
+        found: list[Any] = [None] * self.size
         with self._listening():
-            dist.all_reduce(message)
-        return message
+            dist.all_gather_object(found, value)
+        return found
 
     @contextmanager
     def _listening(self) -> Iterator[None]:

@@ -12,11 +12,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from liesparse._checks import reject
+from liesparse.devices import to_cpu
 from liesparse.estimators import LieSparseCoder, SparseCoder
 from liesparse.files import write_json
 from liesparse.inference import infer_codes
 from liesparse.metrics import active_codes, evaluate, examine, snr
-from liesparse.posterior import make_engine, pose_natural
+from liesparse.posterior import pose_natural
+from liesparse.recipes import EvaluationSettings
 from liesparse.training import N_MONITORED
 
 MODEL, BASELINE = "model.safetensors", "baseline.safetensors"
@@ -82,18 +84,22 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def measure(
-    coder: LieSparseCoder, baseline: SparseCoder | None, images: Float[Tensor, "image pixel"]
+    coder: LieSparseCoder,
+    baseline: SparseCoder | None,
+    images: Float[Tensor, "image pixel"],
+    evaluation: EvaluationSettings | None = None,
 ) -> dict[str, Any]:
     """Return the held-out quality of a model, plain sparse coding beside it.
 
     Where the pose is sampled, ``least_effective_sample_size`` says how far its integrals can be trusted.
     """
-    model = coder.model_
-    images = images.to(model.dtype)
-    there = images.to(model.device)
-    engine = make_engine("auto", model.frequencies, dtype=model.dtype, device=model.device)
-    found, at_maximum = evaluate(model, there, engine), evaluate(model, there, engine, exact_map=True)
-    health = examine(model, there[:N_MONITORED], engine)
+    model, evaluation = coder.model_, evaluation or EvaluationSettings()
+    images = images.to(model.device, model.dtype)
+    engine = evaluation.make_engine(model)
+    found = evaluate(model, images, engine, refine=evaluation.refine)
+    at_maximum = evaluate(model, images, engine, refine=evaluation.refine, exact_map=True)
+    monitor_images = images[:N_MONITORED]
+    health = examine(model, monitor_images, engine)
     metrics: dict[str, Any] = {
         "n_test_images": len(images),
         "lsc_snr": found.snr,
@@ -104,16 +110,18 @@ def measure(
         "posterior_width": health.posterior_width,
         "multimodal_share": health.multimodal_share,
     }
-    monitor_images = there[:N_MONITORED]
     natural = pose_natural(model, monitor_images, infer_codes(model, monitor_images, engine))
     sample_size = float(engine.effective_sample_size(natural).min())
     if math.isfinite(sample_size):
         metrics["least_effective_sample_size"] = sample_size
-    if baseline is not None:
-        codes = baseline.transform(images)
-        metrics |= {
-            "sparse_coding_snr": float(snr(images, baseline.reconstruct(images)).mean()),
-            "sparse_coding_active_codes": active_codes(codes),
-            "sparse_coding_log_likelihood": baseline.score(images),
-        }
-    return metrics
+    return metrics | (measure_baseline(baseline, images) if baseline is not None else {})
+
+
+def measure_baseline(baseline: SparseCoder, images: Float[Tensor, "image pixel"]) -> dict[str, Any]:
+    """Return the held-out quality of plain sparse coding."""
+    images = to_cpu(images)
+    return {
+        "sparse_coding_snr": float(snr(images, baseline.reconstruct(images)).mean()),
+        "sparse_coding_active_codes": active_codes(baseline.transform(images)),
+        "sparse_coding_log_likelihood": baseline.score(images),
+    }

@@ -1,4 +1,4 @@
-"""Runs that survive anything: learning with a record of its health, checkpoints, and an exact way to go on."""
+"""From images to a model: the start, the loop with a record of its health, checkpoints, and an exact resume."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -17,14 +17,19 @@ from jaxtyping import Float
 from torch import Tensor
 
 from liesparse._checks import check_count, reject
+from liesparse.batches import BatchSource, ShuffledArrays
 from liesparse.checkpoint import Checkpoint, differences, load_latest, save_checkpoint
 from liesparse.devices import aligned
 from liesparse.files import hash_tensor
-from liesparse.learning import Progress, Settings, Shuffled, Source, State, resume
+from liesparse.initialization import random_start, start_from_data
+from liesparse.learning import resume
 from liesparse.metrics import examine
-from liesparse.model import Parameters
-from liesparse.parallel import READER_DIED, Group, LostError, current
+from liesparse.model import Parameters, PosePrior
+from liesparse.parallel import ALONE, READER_DIED, Group, LostError
 from liesparse.posterior import Engine, make_engine
+from liesparse.recipes import Recipe
+from liesparse.settings import MOST_IRREPS, ModelSettings, Settings
+from liesparse.state import Progress, State
 
 N_MONITORED = 200  # images from which the health of each epoch is read
 
@@ -48,6 +53,10 @@ class CheckpointPolicy(NamedTuple):
     every: int = 200
     keep: int = 2
 
+    def is_due(self, progress: Progress) -> bool:
+        """Tell whether to save after this step."""
+        return progress.end_of_epoch or progress.step % check_count("every", self.every) == 0
+
 
 class Trained(NamedTuple):
     """A finished run."""
@@ -57,9 +66,67 @@ class Trained(NamedTuple):
     n_steps: int
 
 
+def learn_model(
+    images: Float[Tensor, "image pixel"],
+    model: ModelSettings,
+    recipe: Recipe,
+    *,
+    generator: torch.Generator,
+    source: BatchSource | None = None,
+    start: Parameters | None = None,
+    monitor_images: Float[Tensor, "few pixel"] | None = None,
+    checkpoints: CheckpointPolicy | None = None,
+    callback: Watch | None = None,
+    group: Group = ALONE,
+) -> Trained:
+    """Learn a model by a recipe from unit-norm images: the way that every command and estimator takes.
+
+    Where the batches come from a ``source``, ``images`` are those from which learning starts. Without
+    ``monitor_images`` the health of each epoch is read from some of the images.
+    """
+    start = make_start(images, model, recipe, generator=generator) if start is None else start
+    if monitor_images is None:
+        monitor_images = images[torch.randperm(len(images), generator=generator)[:N_MONITORED].to(images.device)]
+    return train(
+        start,
+        images if source is None else source,
+        recipe.learning,
+        generator=generator,
+        monitor_images=monitor_images,
+        evaluation_engine=recipe.evaluation.make_engine(start),
+        checkpoints=checkpoints,
+        callback=callback,
+        group=group,
+    )
+
+
+def make_start(
+    images: Float[Tensor, "image pixel"], model: ModelSettings, recipe: Recipe, *, generator: torch.Generator
+) -> Parameters:
+    """Return the parameters from which a model is learned: random ones, or some that are drawn from the images."""
+    n_pixels = images.shape[1]
+    start = random_start(
+        n_pixels,
+        n_components=model.n_components,
+        n_irreps=min(MOST_IRREPS, n_pixels // 2) if model.n_irreps == "auto" else model.n_irreps,  # type: ignore[arg-type]
+        torus_dim=model.torus_dim,
+        multiplicity=model.multiplicity,
+        include_zero=recipe.include_zero,
+        noise_std=model.noise_std,
+        sparsity=model.sparsity,
+        generator=generator,
+        dtype=images.dtype,
+    )
+    if isinstance(model.pose_prior, PosePrior):
+        start = replace(start, pose_prior=model.pose_prior.natural(start.frequencies, dtype=start.dtype))
+    if recipe.start == "data":
+        start = start_from_data(start, images, generator=generator)
+    return start.to(images.device)
+
+
 def train(
     start: Parameters,
-    images: Float[Tensor, "image pixel"] | Source,
+    images: Float[Tensor, "image pixel"] | BatchSource,
     settings: Settings,
     *,
     generator: torch.Generator,
@@ -67,73 +134,64 @@ def train(
     evaluation_engine: Engine | None = None,
     checkpoints: CheckpointPolicy | None = None,
     callback: Watch | None = None,
+    group: Group = ALONE,
 ) -> Trained:
     """Learn as :func:`liesparse.learning.learn` does, and keep a record.
 
     After each epoch the health of the model on ``monitor_images`` joins the history. With ``checkpoints``, a run of the
     same settings, images and start that is in its folder is resumed exactly: the result is byte-identical.
-    Of several processes (:func:`liesparse.parallel.join`) the first reads and writes the folder, and keeps the history.
+    Of the processes of ``group`` (:func:`liesparse.parallel.join`) the first reads and writes the folder, and keeps
+    the history.
     """
-    group = current()
+    group = Group() if group is ALONE else group
     group.begin()
     first = group.rank == 0
-    source = Shuffled(images, settings.batch_size) if isinstance(images, Tensor) else images
-    evaluation_engine = evaluation_engine or make_engine(
-        "auto", start.frequencies, dtype=start.dtype, device=start.device
-    )
+    source = ShuffledArrays(images, settings.batch_size) if isinstance(images, Tensor) else images
+    engine = evaluation_engine or make_engine("auto", start.frequencies, dtype=start.dtype, device=start.device)
     checkpoint = Checkpoint(State.begin(start, generator), [], {})
     if checkpoints is not None and first:
-        checkpoint = _take_up(checkpoints, checkpoint, source, settings)
+        checkpoint = _resume_or_begin(checkpoints, checkpoint, source, settings)
     history = list(checkpoint.history)
     monitor_images = None if monitor_images is None else aligned(monitor_images)
     _check_agreement(group, source, settings, start)
 
-    with _no_sudden_end(group):
+    def watch(progress: Progress) -> None:
+        nonlocal checkpoint
+        if progress.end_of_epoch and monitor_images is not None and first:
+            health = examine(progress.parameters, monitor_images, engine)
+            history.append({"epoch": progress.epoch, **health._asdict()})
+        checkpoint = checkpoint._replace(state=progress.state, history=list(history))
+        if checkpoints and first and (group.stopping or checkpoints.is_due(progress)):
+            save_checkpoint(checkpoints.folder, checkpoint, keep=checkpoints.keep)
+        if callback is not None:
+            callback(progress, history)
+        if group.stopping and progress.step != progress.n_steps:
+            group.gather(torch.zeros(1))  # nobody leaves before the first process has saved
+            raise Interrupted(_stopped_message(progress, checkpoints), checkpoint)
 
-        def watch(progress: Progress) -> None:
-            nonlocal checkpoint
-            if progress.end_of_epoch and monitor_images is not None and first:
-                history.append(
-                    {
-                        "epoch": progress.epoch,
-                        **examine(progress.parameters, monitor_images, evaluation_engine)._asdict(),
-                    }
-                )
-            checkpoint = checkpoint._replace(state=progress.state, history=list(history))
-            stop = group.stopping
-            due = (
-                stop
-                or progress.end_of_epoch
-                or (checkpoints and progress.step % check_count("every", checkpoints.every) == 0)
-            )
-            if checkpoints and due and first:
-                save_checkpoint(checkpoints.folder, checkpoint, keep=checkpoints.keep)
-            if callback is not None:
-                callback(progress, history)
-            if stop and progress.step != progress.n_steps:
-                group.gather(torch.zeros(1))  # nobody leaves before the first process has saved
-                raise Interrupted(_farewell(progress, checkpoints), checkpoint)
-
-        try:
+    try:
+        with _stop_after_step(group):
             state = resume(checkpoint.state, source, settings, callback=watch, group=group)
-        except RuntimeError as error:
-            if READER_DIED not in str(error):
-                raise
-            raise LostError("The process that reads the images was ended, perhaps as memory ran out") from error
+    except RuntimeError as error:
+        if READER_DIED not in str(error):
+            raise
+        raise LostError("The process that reads the images was ended, perhaps as memory ran out") from error
     return Trained(state.parameters, history, state.step)
 
 
-def _check_agreement(group: Group, source: Source, settings: Settings, start: Parameters) -> None:
+def _check_agreement(group: Group, source: BatchSource, settings: Settings, start: Parameters) -> None:
     """Reject processes with other images or settings than the others, as on machines with other files."""
     if group.size == 1:
         return
     sizes = [list(start.group_basis.shape), list(start.dictionary.shape)]
-    if not group.agree(json.dumps([source.fingerprint(), asdict(settings), sizes])):
+    if not group.all_equal([source.fingerprint(), asdict(settings), sizes]):
         fix = "Give every machine the same files, and every process the same command."
         reject("data", "the same images and settings in every process", "others in some of them", fix)
 
 
-def _take_up(checkpoints: CheckpointPolicy, fresh: Checkpoint, source: Source, settings: Settings) -> Checkpoint:
+def _resume_or_begin(
+    checkpoints: CheckpointPolicy, fresh: Checkpoint, source: BatchSource, settings: Settings
+) -> Checkpoint:
     data = source.fingerprint()
     if data is None:
         fix = "Pass an array or a folder of shards, or no folder for checkpoints."
@@ -162,7 +220,7 @@ def _take_up(checkpoints: CheckpointPolicy, fresh: Checkpoint, source: Source, s
     return found._replace(state=found.state.to(parameters.device))
 
 
-def _farewell(progress: Progress, checkpoints: CheckpointPolicy | None) -> str:
+def _stopped_message(progress: Progress, checkpoints: CheckpointPolicy | None) -> str:
     where = f"Stopped after step {progress.step}" + (f" of {progress.n_steps}" if progress.n_steps else "")
     if checkpoints is None:
         return f"{where}; nothing was saved. Give a folder for checkpoints to be able to go on."
@@ -170,7 +228,7 @@ def _farewell(progress: Progress, checkpoints: CheckpointPolicy | None) -> str:
 
 
 @contextmanager
-def _no_sudden_end(group: Group) -> Iterator[None]:
+def _stop_after_step(group: Group) -> Iterator[None]:
     """Turn the first Ctrl-C into a wish that is granted after the step; alone, the second ends at once."""
 
     def note(_number: int, _frame: FrameType | None) -> None:

@@ -13,9 +13,10 @@ from pathlib import Path
 import torch
 
 from liesparse import Parameters, random_start, save_model, start_from_data
-from liesparse.data import Streamed, open_shards
-from liesparse.learning import Progress, Settings
+from liesparse.data import ShardBatches, open_shards
 from liesparse.parallel import Group, LostError, join
+from liesparse.settings import Settings
+from liesparse.state import Progress
 from liesparse.training import CheckpointPolicy, train
 
 # 213 images in batches of 15: the last batch has 3, so that of four processes one has none.
@@ -66,12 +67,13 @@ def learn(group: Group, method: str, out: Path, shards: str, deadly: int) -> Non
 
     trained = train(
         make_start(data, one=method == "one shape"),
-        Streamed(open_shards(shards), BATCH, dtype=torch.float64) if method == "stream" else data,
+        ShardBatches(open_shards(shards), BATCH, dtype=torch.float64) if method == "stream" else data,
         METHODS[method],
         generator=torch.Generator().manual_seed(5),
         monitor_images=data[:20],
         checkpoints=CheckpointPolicy(out / method, every=20),
         callback=die,
+        group=group,
     )
     name = f"{method}.safetensors" if group.rank == 0 else f"{method}-{group.rank}.safetensors"
     save_model(out / name, trained.parameters, {"steps": trained.n_steps, "history": len(trained.history)})

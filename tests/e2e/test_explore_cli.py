@@ -11,14 +11,15 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
 import shell
-from liesparse.web.load import measure_load
 
 COMMAND = [sys.executable, "-m", "liesparse", "explore"]
+LOAD_TEST = Path(__file__).parents[2] / "benchmarks" / "server_load.py"
 
 
 def run(*arguments, **options):
@@ -27,16 +28,16 @@ def run(*arguments, **options):
 
 @contextmanager
 def serving(*arguments, **settings):
-    """Start a server and tell what it printed up to its address; it is stopped in any case."""
+    """Start a server and yield what it printed up to its address; it is always stopped."""
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     with subprocess.Popen([*COMMAND, *arguments], **streams, **settings) as process:
-        said = ""
-        while "http://" not in said:
+        output = ""
+        while "http://" not in output:
             line = process.stdout.readline()
-            assert line, said
-            said += line
+            assert line, output
+            output += line
         try:
-            yield process, urlsplit(re.search(r"http://\S+", said).group()), said
+            yield process, urlsplit(re.search(r"http://\S+", output).group()), output
         finally:
             if process.poll() is None:
                 process.kill()
@@ -74,15 +75,15 @@ PIXELS = json.dumps({"pixels": [0.0] * 300 + [1.0] * 50 + [0.0] * 434})
 
 
 def test_it_starts_serves_and_stops():
-    with serving("--no-open") as (process, address, said):
-        assert re.fullmatch(r"The explorer is at http://127\.0\.0\.1:\d+/ Stop it with Ctrl-C\.\n", said)
+    with serving("--no-open") as (process, address, output):
+        assert re.fullmatch(r"The explorer is at http://127\.0\.0\.1:\d+/ Stop it with Ctrl-C\.\n", output)
         status, page = ask(address)
         assert status == 200
         assert b"Ten digits that move" in page
         status, view = ask(address, "POST", "/api/drawing", PIXELS, {"Content-Type": "application/json"})
         assert status == 200
         assert len(json.loads(view)["codes"]) == 10
-        # A browser that sends far too much hears why.
+        # A browser that sends far too much is told why.
         status, problem = ask(address, "POST", "/api/picture", bytes(30_000_000))
         assert status == 413
         assert "smaller file" in json.loads(problem)["detail"]
@@ -92,13 +93,13 @@ def test_it_starts_serves_and_stops():
         assert f"Cannot listen on 127.0.0.1, port {address.port}: Address already in use." in second.stdout
         assert len(second.stdout.splitlines()) == 1
         assert second.stderr == ""
-        _check_patience(process, address)
+        _check_bad_clients(process, address)
         assert stop(process) == "Stopped.\n"
         assert is_free(address.port)
 
 
-def _check_patience(process, address):
-    """Nobody is disturbed by clients that leave early or send nonsense."""
+def _check_bad_clients(process, address):
+    """Clients that disconnect early or send malformed requests disturb no other."""
     for nonsense in (b"", b"\x00\xff" * 50, b"GET / HTTP/1.1\r\nHost", b"POST /api/picture HTTP/1.1\r\n"):
         with socket.create_connection((address.hostname, address.port)) as client:
             client.sendall(nonsense)
@@ -110,26 +111,26 @@ def _check_patience(process, address):
     assert process.poll() is None
 
 
-def test_it_stops_with_requests_under_way_and_says_so_to_everyone():
-    with serving("--no-open", "--host", "0.0.0.0") as (process, address, said):
-        warning, told = said.splitlines()
+def test_it_stops_with_requests_under_way_and_warns_on_all_interfaces():
+    with serving("--no-open", "--host", "0.0.0.0") as (process, address, output):
+        warning, announcement = output.splitlines()
         assert warning == "Warning: everyone who can reach 0.0.0.0 can use this server. There is no password."
-        assert told.startswith("The explorer is at http://127.0.0.1:")
+        assert announcement.startswith("The explorer is at http://127.0.0.1:")
         assert ask(address)[0] == 200
         assert ask(address, headers={"Host": "evil.example"})[0] == 421
-        silent = socket.create_connection((address.hostname, address.port))  # never says anything
+        silent = socket.create_connection((address.hostname, address.port))  # never sends anything
         half = socket.create_connection((address.hostname, address.port))
         half.sendall(f"POST /api/picture HTTP/1.1\r\nHost: {address.netloc}\r\nContent-Length: 9\r\n\r\n".encode())
         ended = threading.Event()
 
-        def keep_asking():
+        def send_requests():
             while not ended.is_set():
                 try:
                     ask(address, "POST", "/api/drawing", PIXELS, {"Content-Type": "application/json"})
                 except (OSError, http.client.HTTPException):
                     return
 
-        threads = [threading.Thread(target=keep_asking) for _ in range(5)]
+        threads = [threading.Thread(target=send_requests) for _ in range(5)]
         for thread in threads:
             thread.start()
         time.sleep(0.5)
@@ -198,7 +199,9 @@ def test_help_needs_neither_torch_nor_fastapi():
 
 
 def test_fifty_clients_at_once_all_get_answers():
-    found = measure_load(seconds=3, clients=50)
+    command = [sys.executable, str(LOAD_TEST), "--seconds", "3", "--clients", "50"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    found = json.loads(done.stdout)
     assert found["errors"] == 0, found
     assert found["requests"] > 50
     assert found["exit_code"] == 0

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from liesparse import random_start, save_model, start_from_data
-from liesparse.learning import Settings
+from liesparse.settings import Settings
 from liesparse.training import CheckpointPolicy, train
 
 

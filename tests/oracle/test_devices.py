@@ -15,7 +15,7 @@ from liesparse.gradients import dictionary_gradient, group_basis_gradient
 from liesparse.inference import expect_pose, infer_codes, map_poses
 from liesparse.initialization import leading_subspace, random_start, start_from_data
 from liesparse.lattice import half_lattice
-from liesparse.learning import Settings, State, advance, learn
+from liesparse.learning import advance, learn
 from liesparse.model import draw_codes, generate, reconstruct
 from liesparse.posterior import (
     AdaptiveEngine,
@@ -27,6 +27,8 @@ from liesparse.posterior import (
     pose_natural,
 )
 from liesparse.reseed import pose_overlaps
+from liesparse.settings import Settings
+from liesparse.state import State
 
 META = torch.device("meta")
 SETTINGS = Settings(n_grid=12, n_code_steps=3)

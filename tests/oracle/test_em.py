@@ -9,9 +9,10 @@ from torch.testing import assert_close
 
 from liesparse import em, stiefel
 from liesparse.inference import expect_pose
-from liesparse.learning import Settings, learn
+from liesparse.learning import learn
 from liesparse.model import compose, log_likelihood_given_pose
 from liesparse.posterior import ReferenceEngine, log_likelihood, pose_natural
+from liesparse.settings import Settings
 
 F64 = torch.float64
 

@@ -9,11 +9,11 @@ from torch.testing import assert_close
 from liesparse import torus
 from liesparse.inference import infer_codes
 from liesparse.lattice import half_lattice
-from liesparse.learning import Settings
 from liesparse.model import reconstruct
 from liesparse.posterior import Ascent, ReferenceEngine, engine_names, make_engine, pose_log_density, register_engine
 from liesparse.posterior.ascent import ascend_codes
 from liesparse.posterior.registry import _FACTORIES
+from liesparse.settings import Settings
 
 F64 = torch.float64
 N_GRID = {1: 120, 2: 120, 3: 48}  # fine enough for the posteriors below

@@ -7,6 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from liesparse import learning, stiefel
+from liesparse.batches import ShuffledArrays
 from liesparse.gradients import (
     approximate_second_moment,
     dictionary_gradient,
@@ -15,9 +16,11 @@ from liesparse.gradients import (
     parameter_gradients,
 )
 from liesparse.inference import GRADIENTS, expect_pose
-from liesparse.learning import LearningError, Settings, Shuffled, State, largest_only, learn, resume, update
+from liesparse.learning import LearningError, largest_only, learn, resume, update
 from liesparse.model import log_likelihood_given_pose, log_prior_poses, unit_columns
 from liesparse.posterior import GridEngine, ReferenceEngine, log_likelihood, pose_natural
+from liesparse.settings import METHODS, Settings
+from liesparse.state import State
 
 F64 = torch.float64
 
@@ -248,7 +251,7 @@ def test_rates_too_large_end_with_the_last_good_model(make_model, draw, monkeypa
     assert caught.value.last_good.dictionary.isfinite().all()
 
 
-@pytest.mark.parametrize("method", learning.METHODS)
+@pytest.mark.parametrize("method", METHODS)
 def test_codes_that_are_all_zero_end_with_the_reason(make_model, draw, method):
     model = make_model(12, sparsity=1e6)
     images, _, _ = draw(model, batch=20)
@@ -269,7 +272,7 @@ def test_every_epoch_has_an_order_of_its_own_and_the_same_seed_the_same_ones(mak
     images = draw(model, batch=12)[0]
     seen = []
 
-    class Spy(Shuffled):
+    class Spy(ShuffledArrays):
         def epoch(self, generator, **where):
             for batch in super().epoch(generator, **where):
                 seen.append(batch)

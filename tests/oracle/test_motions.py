@@ -57,7 +57,7 @@ def test_no_result_depends_on_the_companions(coder, X):
 
 def test_all_findings_at_once_are_those_of_each_method(coder, X):
     images = torch.from_numpy(np.concatenate([shifted(X, 3, -5), 0 * X[:1], X + shifted(X, 2, 0)]))
-    (codes, poses), posterior, scores = coder._findings(images)
+    (codes, poses), posterior, scores = coder.describe(images)
     expected = coder.infer(images)
     assert codes.equal(expected.codes)
     assert poses.equal(expected.poses)

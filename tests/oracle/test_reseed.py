@@ -9,10 +9,11 @@ from torch.testing import assert_close
 from liesparse import learning
 from liesparse.em import Averages
 from liesparse.inference import infer_codes
-from liesparse.learning import Settings, learn
+from liesparse.learning import learn
 from liesparse.model import apply_transform, reconstruct
 from liesparse.posterior import AdaptiveEngine
 from liesparse.reseed import pose_overlaps, reseed, wasted_shapes
+from liesparse.settings import Settings
 from liesparse.torus import grid_points
 
 F64 = torch.float64

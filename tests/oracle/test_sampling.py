@@ -13,7 +13,7 @@ from liesparse.estimators import LieSparseCoder
 from liesparse.inference import infer_codes, map_poses
 from liesparse.initialization import random_start
 from liesparse.lattice import half_lattice
-from liesparse.learning import Settings, learn
+from liesparse.learning import learn
 from liesparse.model import reconstruct
 from liesparse.posterior import (
     AdaptiveEngine,
@@ -26,6 +26,7 @@ from liesparse.posterior import (
 from liesparse.posterior.kernels import runnable
 from liesparse.posterior.lattices import cloud_points, even_points
 from liesparse.reproduce.bench import relative_error
+from liesparse.settings import Settings
 
 F64 = torch.float64
 SCALES = [0.0, 0.01, 0.03, 0.1, 0.3, 1.0, 10.0]  # 1 is the paper's σ

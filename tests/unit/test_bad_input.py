@@ -12,7 +12,7 @@ from liesparse.baselines import SparseCodingSettings, infer_sparse_codes
 from liesparse.inference import infer_codes, map_poses
 from liesparse.initialization import random_start, start_from_data
 from liesparse.lattice import half_lattice
-from liesparse.learning import LearningError, Settings, learn
+from liesparse.learning import LearningError, learn
 from liesparse.metrics import evaluate
 from liesparse.model import (
     Parameters,
@@ -23,6 +23,7 @@ from liesparse.model import (
     uniform_prior,
 )
 from liesparse.posterior import GridEngine, log_likelihood
+from liesparse.settings import Settings
 
 
 @pytest.fixture(autouse=True)

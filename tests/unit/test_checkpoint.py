@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from liesparse.checkpoint import differences, list_checkpoints, load_checkpoint, load_model, save_model
 from liesparse.files import read_sealed, write_atomically, write_json, write_sealed
-from liesparse.learning import Settings
+from liesparse.settings import Settings
 from liesparse.training import CheckpointPolicy, train
 
 

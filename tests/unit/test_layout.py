@@ -10,9 +10,11 @@ from liesparse import learning
 from liesparse.checkpoint import Checkpoint, load_checkpoint, load_model, save_checkpoint, save_model
 from liesparse.devices import aligned
 from liesparse.inference import infer_codes
-from liesparse.learning import Settings, State, advance
+from liesparse.learning import advance
 from liesparse.parallel import Group
 from liesparse.posterior import GridEngine
+from liesparse.settings import Settings
+from liesparse.state import State
 
 METHODS = {
     "em": {"method": "em", "em_rate": 1.0, "batches_per_update": 1},
@@ -113,12 +115,12 @@ def test_a_batch_is_aligned_before_it_is_used(make_model, draw, monkeypatch):
 
 
 class Twins(Group):
-    """Two processes, of which the other says the same; its message is one long vector."""
+    """Two processes, of which the other has the same state, wherever its tensors lie in memory."""
 
     size = 2
 
-    def broadcast(self, tensors):
-        return [misaligned(tensor) for tensor in tensors]
+    def broadcast(self, state):
+        return state.map(misaligned)
 
 
 def test_a_state_from_another_process_is_aligned(make_model):

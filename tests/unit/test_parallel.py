@@ -19,7 +19,7 @@ def test_alone_nothing_is_said_and_nothing_changes():
         assert type(group) is Group
         tensors = [torch.ones(2), torch.zeros(())]
         assert all(a is b for a, b in zip(group.mean(tensors, 5), tensors, strict=True))
-        assert group.part(tensors[0]) is group.gather(tensors[0]) is group.broadcast(tensors)[0] is tensors[0]
+        assert group.part(tensors[0]) is group.gather(tensors[0]) is group.broadcast(tensors[0]) is tensors[0]
         assert group.speaks_first()
         assert not group.stopping
         group.ask_to_stop()
@@ -74,9 +74,9 @@ def a_wish_is_forgotten(group):
 
 def words_are_compared(group):
     time.sleep(0.1 * group.rank)
-    assert group.agree("the same")
-    assert not group.agree(f"I am {group.rank}")
-    assert group.agree("the same")
+    assert group.all_equal("the same")
+    assert not group.all_equal(f"I am {group.rank}")
+    assert group.all_equal("the same")
 
 
 def one_speaks(group):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from liesparse.learning import Settings
 from liesparse.recipes import RECIPES, Recipe, load_recipe, names, parse_values
+from liesparse.settings import Settings
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from liesparse.data import translations
+from liesparse.estimators import SparseCoder
 from liesparse.figures import RowPanels
 from liesparse.inference import infer_codes
 from liesparse.initialization import random_start
@@ -14,14 +15,13 @@ from liesparse.model import apply_transform
 from liesparse.posterior import AdaptiveEngine, TorusPosterior, pose_natural
 from liesparse.recipes import load_recipe
 from liesparse.reproduce import figures as work
-from liesparse.reproduce.models import Order, find_or_learn, find_or_learn_dictionary
-from liesparse.reproduce.table1 import ROWS, Images
+from liesparse.reproduce.rows import ROWS, Order, RowImages, find_or_learn, find_or_learn_baseline
 
 
 @pytest.fixture(scope="module")
 def images():
     rng = torch.Generator().manual_seed(0)
-    return Images(translations(200, generator=rng).images, translations(40, generator=rng).images)
+    return RowImages(translations(200, generator=rng).images, translations(40, generator=rng).images)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def test_panels_are_what_the_model_says(model, images):
 
 def test_both_models_see_the_same_inputs(model, images):
     row = work.row_panels("mnist-10", model, images, seed=0)
-    plain = work.plain_panels(model.dictionary, model, images, seed=0)
+    plain = work.plain_panels(SparseCoder.from_dictionary(model.dictionary, (28, 28)), images, seed=0)
     assert (row.inference.inputs == plain.inference.inputs).all()
     assert plain.inference.densities is None
     assert row.span == (-1.5, 1.0)
@@ -82,7 +82,9 @@ def test_both_models_see_the_same_inputs(model, images):
 )
 def test_only_what_there_is_gets_drawn(model, images, names, plain, drawn):
     rows: dict[str, RowPanels] = {name: work.row_panels(name, model, images, seed=0) for name in names}
-    beside = work.plain_panels(model.dictionary, model, images, seed=0) if plain else None
+    beside = (
+        work.plain_panels(SparseCoder.from_dictionary(model.dictionary, (28, 28)), images, seed=0) if plain else None
+    )
     assert list(work.draw(rows, beside)) == drawn
 
 
@@ -93,21 +95,21 @@ def order(tmp_path):
     return Order("translation", row, recipe, 0, tmp_path)
 
 
-@pytest.mark.parametrize("make", [find_or_learn, find_or_learn_dictionary])
+@pytest.mark.parametrize("make", [find_or_learn, find_or_learn_baseline])
 def test_found_only_if_all_settings_are_equal(order, images, make):
-    path = order.model_path if make is find_or_learn else order.dictionary_path
+    path = order.run_directory / "model.safetensors" if make is find_or_learn else order.dictionary_path
 
     def learns(order, images):
         told = []
         make(order, images, told.append)
-        assert not order.checkpoints.exists()
+        assert not (order.run_directory / "checkpoints").exists()
         return bool(told)
 
     assert learns(order, images)
     assert path.is_file()
     assert not learns(order, images)
-    assert learns(order, Images(images.train.flip(0), images.test))  # as many, but others
-    assert learns(order, Images(images.train[:150], images.test))
+    assert learns(order, RowImages(images.train.flip(0), images.test))  # as many, but others
+    assert learns(order, RowImages(images.train[:150], images.test))
     longer = replace(order.row, sparse_coding_epochs=1)
     longer_recipe = order.recipe.with_values({"learning.n_epochs": 2})
     assert learns(order._replace(row=longer, recipe=longer_recipe), images)
@@ -119,9 +121,10 @@ def test_what_is_found_equals_what_was_made(order, images):
     told = []
     made = find_or_learn(order, images, told.append)
     found = find_or_learn(order, images, told.append)
-    assert made.group_basis.equal(found.group_basis)
-    dictionary = find_or_learn_dictionary(order, images, told.append)
-    assert dictionary.equal(find_or_learn_dictionary(order, images, told.append))
+    assert made.coder.model_.group_basis.equal(found.coder.model_.group_basis)
+    assert made.metrics == found.metrics
+    dictionary = find_or_learn_baseline(order, images, told.append)
+    assert (dictionary.components_ == find_or_learn_baseline(order, images, told.append).components_).all()
     assert [step.note for step in told if step.end_of_epoch][1:] == ["epoch 1/2", "epoch 2/2"]
     assert told[-1].share == 1
 

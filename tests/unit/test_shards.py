@@ -1,5 +1,6 @@
 """Folders of shards: every image once, in an order that only the seed decides, and a start in the middle."""
 
+import io
 import os
 from pathlib import Path
 
@@ -8,10 +9,11 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import torch
+from PIL import Image
 
-from liesparse.data import Shards, Streamed, load_data, open_shards
-from liesparse.data.folders import STREAM_FROM
-from liesparse.data.shuffle import LANES, ROUND, Rounds
+from liesparse.data import ShardBatches, Shards, load_data, load_images, open_shards
+from liesparse.data.loading import STREAM_FROM
+from liesparse.data.stream import LANES, ROUND, Rounds
 from liesparse.estimators import LieSparseCoder
 from liesparse.parallel import Group
 
@@ -49,7 +51,7 @@ class Part(Group):
 
 
 def read(shards: Shards, batch_size=100, seed=0, **options) -> list[torch.Tensor]:
-    source = Streamed(shards, batch_size, dtype=torch.float64, n_workers=options.pop("n_workers", 0))
+    source = ShardBatches(shards, batch_size, dtype=torch.float64, n_workers=options.pop("n_workers", 0))
     return list(source.epoch(torch.Generator().manual_seed(seed), **options))
 
 
@@ -70,7 +72,7 @@ def test_every_image_once_and_the_blank_ones_never(folder):
     batches = read(shards)
     assert [len(batch) for batch in batches] == [100] * 20 + [37]
     assert len(shards) == sum(SIZES) - 4 == 2037
-    assert Streamed(shards, 100).n_batches == 21
+    assert ShardBatches(shards, 100).n_batches == 21
     expected = unit(images[images.any(axis=(1, 2))])
     torch.testing.assert_close(in_order(torch.cat(batches)), in_order(expected))
     assert shards.image_shape == (3, 4)
@@ -84,7 +86,7 @@ def test_the_seed_and_the_epoch_decide_the_order_and_the_workers_do_not(tmp_path
     assert torch.cat(read(shards, n_workers=1)).equal(first)
     assert torch.cat(read(shards, n_workers=2)).equal(first)
     assert not torch.cat(read(shards, seed=1)).equal(first)
-    generator, source = torch.Generator().manual_seed(0), Streamed(shards, 100, dtype=torch.float64, n_workers=0)
+    generator, source = torch.Generator().manual_seed(0), ShardBatches(shards, 100, dtype=torch.float64, n_workers=0)
     epochs = [torch.cat(list(source.epoch(generator))) for _ in range(2)]
     assert epochs[0].equal(first)
     assert not epochs[1].equal(first)
@@ -244,3 +246,21 @@ def test_learning_from_shards_goes_on_where_it_stopped(tmp_path):
     np.save(path / "1.npy", draw_images(250, seed=9))
     with pytest.raises(ValueError, match="folder: expected checkpoints of the same run"):
         LieSparseCoder(3, **kept).fit(open_shards(path))
+
+
+def test_colours_are_kept_also_in_what_was_unpacked(tmp_path, cache):
+    images = np.random.default_rng(0).integers(1, 256, (9, 4, 6, 3), dtype=np.uint8)
+    encoded = []
+    for image in images:
+        file = io.BytesIO()
+        Image.fromarray(image).save(file, "PNG")
+        encoded.append(file.getvalue())
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    pyarrow.parquet.write_table(pyarrow.table({"image": encoded}), folder / "a.parquet")
+    first, again = (load_data(f"{folder}:colour=yes,crop=yes") for _ in range(2))
+    assert [path.name[-11:] for path in cache.iterdir()] == ["-fitted.npy"]
+    assert first.image_shape == again.image_shape == (4, 4, 3)
+    assert first.train.equal(again.train)
+    rows = load_images(str(folder), (4, 6, 3)).images  # a model with colours wants them
+    torch.testing.assert_close(rows, unit(images).float())

@@ -9,15 +9,16 @@ import torch
 
 from liesparse.data import load_mnist
 from liesparse.recipes import load_recipe
-from liesparse.reproduce import table1
-from liesparse.reproduce.table1 import ROWS, Job, flat_cells, plan, run, summarize, table
+from liesparse.reproduce import rows
+from liesparse.reproduce.rows import ROWS
+from liesparse.reproduce.table1 import Job, flat_cells, plan, run, summarize, table
 
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch):
-    monkeypatch.setattr(table1, "N_TRAIN", 300)
-    monkeypatch.setattr(table1, "N_TEST", 60)
-    monkeypatch.setattr(table1, "N_MONITORED", 20)
+    monkeypatch.setattr(rows, "N_TRAIN", 300)
+    monkeypatch.setattr(rows, "N_TEST", 60)
+    monkeypatch.setattr(rows, "N_MONITORED", 20)
 
 
 def quick(name, row):
@@ -37,7 +38,10 @@ def collect(jobs, recipes, folder):
 
 
 def test_the_rows_are_the_papers():
-    facts = {name: (row.n_components, row.sparsity, row.multiplicity, row.paper_lsc) for name, row in ROWS.items()}
+    facts = {
+        name: (row.model.n_components, row.model.sparsity, row.model.multiplicity, row.paper_lsc)
+        for name, row in ROWS.items()
+    }
     assert facts == {
         "translation": (10, 10.0, 1, 28.5),
         "rotation-scaling": (10, 10.0, 1, 20.5),
@@ -52,7 +56,7 @@ def test_the_whole_table_of_one_row(recipes, tmp_path):
     assert {job.method for job in found} == {"known-group", "scikit-learn", "sparse-coding", "paper", "best"}
     assert max(share for _, share, _ in asked) == 1
     cells = flat_cells(found, recipes)
-    keys = {"row", "recipe", "seed", "epochs", "lsc_snr", "sparse_coding_snr", "sparsity_active", "templates_alive"}
+    keys = {"row", "recipe", "seed", "epochs", "lsc_snr", "sparse_coding_snr", "lsc_active_codes", "templates_alive"}
     assert all(keys | {"seconds"} <= cell.keys() for cell in cells)
     assert [cell["recipe"] for cell in cells] == ["paper", "best"]
     assert cells[0]["sparse_coding_snr"] == found[Job("translation", "sparse-coding", 0)]["sparse_coding_snr"]

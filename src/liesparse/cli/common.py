@@ -10,12 +10,15 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Concatenate, ParamSpec, Self
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, Self
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from liesparse.parallel import Group
 
 DataArgument = Annotated[str, typer.Argument(metavar="DATA", help="A name (`liesparse data list`) or a path.")]
 DataDir = Annotated[Path | None, typer.Option(help="Folder with the files of MNIST or Fashion-MNIST.")]
@@ -55,7 +58,7 @@ def make_console(*, quiet: bool = False) -> Console:
 
     Of several processes only the first one prints.
     """
-    console = Console(soft_wrap=True, stderr=quiet, highlight=False, quiet=_rank() > 0)
+    console = Console(soft_wrap=True, stderr=quiet, highlight=False, quiet=int(os.environ.get("RANK", "0")) > 0)
     if not console.is_terminal:
         console.width = WIDTH
     return console
@@ -63,41 +66,35 @@ def make_console(*, quiet: bool = False) -> Console:
 
 def fail(console: Console, message: object, code: int = 1) -> typer.Exit:
     """Print in one line what went wrong, and return the exit to be raised."""
-    _print_once(console, str(message).strip() or "Failed.", style="red")
+    console.print(str(message).strip() or "Failed.", style="red", markup=False)
     return typer.Exit(code)
 
 
-def _rank() -> int:
-    return int(os.environ.get("RANK", "0")) if "WORLD_SIZE" in os.environ else 0
-
-
-def _print_once(console: Console, message: str, style: str | None = None) -> None:
-    """Print how it ended; of several processes whichever is first, as any of them may be the one that fails."""
-    if "WORLD_SIZE" in os.environ:
-        from liesparse.parallel import current
-
-        group = current()
-        console.quiet = not group.speaks_first() if group.size > 1 else _rank() > 0
-    console.print(message, style=style, markup=False)
-
-
 @contextmanager
-def explained(console: Console, *, code: int = 1) -> Iterator[None]:
+def explained(console: Console, *, code: int = 1, group: Group | None = None) -> Iterator[None]:
     """Turn expected errors and Ctrl-C into one line and an exit code; anything else is a bug and keeps its traceback.
 
-    With code 2, for wrong use, a value of the wrong type is expected as well.
+    With code 2, for wrong use, a value of the wrong type is expected as well. Of the processes of ``group`` the first
+    that ends prints its line, as any of them may be the one that fails.
     """
+
+    def choose_who_prints() -> None:
+        if group is not None and group.size > 1:
+            console.quiet = not group.speaks_first()
+
     try:
         yield
     except KeyboardInterrupt as stopped:
         if str(stopped):  # the first process alone says what it has saved
             console.print(str(stopped), markup=False)
         else:
-            _print_once(console, "Stopped.")
+            choose_who_prints()
+            console.print("Stopped.")
         raise typer.Exit(130) from None
     except _expected_errors(wrong_use=code == 2) as error:
         if _debug:
             raise
+        choose_who_prints()
         raise fail(console, _explain(error), 1 if isinstance(error, OSError) else code) from None
 
 

@@ -17,9 +17,9 @@ app = typer.Typer(no_args_is_help=True, help="List data sets, fetch them, look a
 @framed
 def list_command(console: Console, data_dir: DataDir = None) -> None:
     """List the data sets that have a name, and where they are."""
-    from liesparse.data import list_sources
+    from liesparse.data import list_datasets
 
-    rows = [(source.name, source.size, source.where) for source in list_sources(data_dir)]
+    rows = [(dataset.name, dataset.size, str(dataset.where)) for dataset in list_datasets(data_dir)]
     print_table(console, None, ("name", "images", "where"), rows, numbers=False)
     console.print("Or a path: .npy, .npz, .parquet, idx (gzipped or not), a folder or a zip of images.")
 

@@ -1,4 +1,4 @@
-"""``liesparse explore``: turn the knobs of a learned session in the browser."""
+"""``liesparse explore``: show a learned model in the browser."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ def explore(
     data_dir: DataDir = None,
 ) -> None:
     """Explore a model in the browser: shapes, poses, planes, your own drawings."""
+    import ipaddress
     import logging
     import threading
     import webbrowser
-    from contextlib import closing
+    from contextlib import closing, suppress
 
     console = make_console()
     logging.basicConfig(format="%(message)s")
     if export is not None and export.suffix.lower() not in (".html", ".htm"):
         raise fail(console, f"--export {export}: the name must end in .html.", 2)
     try:
-        import fastapi  # noqa: F401, what may be missing comes first, before slow torch
+        import fastapi  # noqa: F401, first, as torch is slow to import
         import uvicorn  # noqa: F401
 
         from liesparse.web.html import export_page
-        from liesparse.web.serve import address_of, open_socket, serve
-        from liesparse.web.server import make_app
+        from liesparse.web.server import address_of, make_app, make_server, open_socket
         from liesparse.web.session import open_session
     except ModuleNotFoundError as error:
         raise fail(console, f"{error}. {MISSING}") from None
@@ -52,24 +52,17 @@ def explore(
             console.print(f"{export}: {export.stat().st_size / 1000:,.0f} KB. Open it in any browser.", markup=False)
             return
         with closing(open_socket(host, port)) as listening:
-            if not _is_loopback(host):
+            if not ipaddress.ip_address(listening.getsockname()[0]).is_loopback:
                 warning = f"Warning: everyone who can reach {host} can use this server. There is no password."
                 console.print(warning, style="yellow", markup=False)
             address = address_of(listening, host)
 
-            def ready() -> None:
+            def announce() -> None:
                 console.print(f"The explorer is at {address} Stop it with Ctrl-C.", markup=False)
-                if not no_open:  # in a thread, as a browser in the terminal keeps its caller waiting
+                if not no_open:  # in a thread, as a text browser would block
                     threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
-            serve(make_app(open_session(run, data_dir=data_dir), host=host), listening, ready=ready)
+            app = make_app(open_session(run, data_dir=data_dir), host=host, on_start=announce)
+            with suppress(KeyboardInterrupt):  # uvicorn raises it again after it has shut down
+                make_server(app).run(sockets=[listening])
     console.print("Stopped.")
-
-
-def _is_loopback(host: str) -> bool:
-    import ipaddress
-
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"

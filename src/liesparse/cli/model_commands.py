@@ -90,7 +90,7 @@ def infer(
     console.print(rows.summary(), markup=False)
     parts = []
     for chunk in _chunks(console, rows.images):
-        (codes, poses), posterior, scores = coder._findings(chunk)
+        (codes, poses), posterior, scores = coder.describe(chunk)
         parts.append((codes, poses, posterior.width.to(poses), scores))
     codes, poses, widths, scores = (
         np.concatenate([np.asarray(part) for part in column]) for column in zip(*parts, strict=True)

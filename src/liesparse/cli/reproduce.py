@@ -25,8 +25,8 @@ from liesparse.cli.common import (
 from liesparse.cli.train import check_writable
 
 if TYPE_CHECKING:
-    from liesparse.reproduce.models import Order, Tell
-    from liesparse.reproduce.table1 import Images, Job, Recipes
+    from liesparse.reproduce.rows import Order, RowImages, Tell
+    from liesparse.reproduce.table1 import Job, Recipes
 
 app = typer.Typer(no_args_is_help=True, help="Make the paper's results again.")
 Made = TypeVar("Made")
@@ -73,8 +73,9 @@ def table1(
     """
     from liesparse.recipes import load_recipe, parse_values
     from liesparse.reproduce import table1 as work
+    from liesparse.reproduce.rows import ROWS
 
-    names = _choose_rows(console, rows, list(work.ROWS))
+    names = _choose_rows(console, rows, list(ROWS))
     chosen = ["paper", "best"] if recipe == "both" else [recipe.value]
     with explained(console, code=2):
         changes = parse_values(values or []) | ({"learning.n_epochs": epochs} if epochs is not None else {})
@@ -145,8 +146,7 @@ def figures(
     from dataclasses import replace
 
     from liesparse.recipes import load_recipe
-    from liesparse.reproduce.models import Order
-    from liesparse.reproduce.table1 import ROWS
+    from liesparse.reproduce.rows import ROWS, Order
 
     names = _choose_rows(console, rows, list(FIGURE_ROWS))
     check_writable(out)
@@ -167,8 +167,8 @@ def figures(
 
 def _rows_with_data(console: Console, names: list[str], data_dir: Path | None, *, asked: bool) -> list[str]:
     """Leave out the rows without data, or stop if they were asked for: before, not after, the others are learned."""
-    from liesparse.data.mnist import find_mnist
-    from liesparse.reproduce.table1 import ROWS
+    from liesparse.data import find_mnist
+    from liesparse.reproduce.rows import ROWS
 
     there = []
     for name in names:
@@ -188,18 +188,17 @@ def _draw_figures(console: Console, orders: list[Order], n_images: int, data_dir
     from liesparse.figures import to_pdf, to_small_png
     from liesparse.files import write_atomically
     from liesparse.reproduce import figures as work
-    from liesparse.reproduce.models import find_or_learn, find_or_learn_dictionary
-    from liesparse.reproduce.table1 import load_images
+    from liesparse.reproduce.rows import find_or_learn, find_or_learn_baseline, load_images
 
     rows, plain = {}, None
     for order in orders:
         images = load_images(order.row, order.seed, data_dir, n_images)
-        model = _find_or_learn(console, order.name, find_or_learn, order, images)
+        model = _find_or_learn(console, order.name, find_or_learn, order, images).coder.model_
         rows[order.name] = work.row_panels(order.name, model, images, order.seed)
         if order.name == work.COMPARED:
             name = f"{order.name}, plain sparse coding"
-            dictionary = _find_or_learn(console, name, find_or_learn_dictionary, order, images)
-            plain = work.plain_panels(dictionary, model, images, order.seed)
+            baseline = _find_or_learn(console, name, find_or_learn_baseline, order, images)
+            plain = work.plain_panels(baseline, images, order.seed)
     for name, figure in work.draw(rows, plain).items():
         write_atomically(out / f"{name}.pdf", to_pdf(figure))
         write_atomically(out / f"{name}.png", to_small_png(figure))
@@ -207,7 +206,7 @@ def _draw_figures(console: Console, orders: list[Order], n_images: int, data_dir
 
 
 def _find_or_learn(
-    console: Console, name: str, work: Callable[[Order, Images, Tell], Made], order: Order, images: Images
+    console: Console, name: str, work: Callable[[Order, RowImages, Tell], Made], order: Order, images: RowImages
 ) -> Made:
     """Show how far a model is, or say that it was found."""
     with ProgressBar(console, name) as bar:

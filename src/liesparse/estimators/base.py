@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -21,7 +20,6 @@ from liesparse._checks import check_choice, reject
 from liesparse.checkpoint import versions
 from liesparse.devices import choose_device, to_cpu
 from liesparse.files import Sealed, read_sealed, write_sealed
-from liesparse.parallel import ALONE, Group
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 CHUNK = 64  # always so many rows at once, so that no result depends on an image's companions
@@ -29,7 +27,7 @@ Array = NDArray[Any]
 Estimator = TypeVar("Estimator", bound="ImageEstimator")
 
 
-class Images(NamedTuple):
+class ImageBatch(NamedTuple):
     """Images as the model takes them, and what it takes to give results back as they came."""
 
     rows: Tensor  # unit norm, (n_images, n_features); a blank image has an arbitrary one
@@ -42,13 +40,13 @@ class Images(NamedTuple):
         """1.0 for an image, 0.0 for a blank one, of shape (n_images, 1)."""
         return (self.norms > 0).to(self.norms)
 
-    def give_back(self, values: Tensor) -> Any:
+    def restore(self, values: Tensor) -> Any:
         """Return numbers as numpy, or as a tensor if tensors came."""
         return to_cpu(values) if self.as_tensor else to_cpu(values).numpy()
 
-    def give_back_images(self, rows: Tensor) -> Any:
+    def restore_images(self, rows: Tensor) -> Any:
         """Return rows as images of the shape that came."""
-        return self.give_back(rows.reshape(*rows.shape[:-1], *self.shape))
+        return self.restore(rows.reshape(*rows.shape[:-1], *self.shape))
 
 
 class ImageEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
@@ -75,7 +73,7 @@ class ImageEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has n
             )
         return images.rows[images.norms[:, 0] > 0]
 
-    def _take_images(self, X: Any, *, reset: bool = False) -> Images:
+    def _take_images(self, X: Any, *, reset: bool = False) -> ImageBatch:
         """Check images as scikit-learn does, flatten them, and scale them to norm 1."""
         as_tensor = isinstance(X, Tensor)
         if as_tensor:
@@ -92,9 +90,9 @@ class ImageEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has n
         scaled = np.where(blank, 1, X) / np.where(blank, 1, scale)  # no overflow, no underflow
         norms = np.linalg.norm(scaled, axis=1, keepdims=True)
         rows = torch.from_numpy(np.ascontiguousarray(scaled / norms)).to(self._device(), self._dtype())
-        return Images(rows, torch.from_numpy(norms * scale).to(rows), shape or (X.shape[1],), as_tensor)
+        return ImageBatch(rows, torch.from_numpy(norms * scale).to(rows), shape or (X.shape[1],), as_tensor)
 
-    def _known_images(self, X: Any) -> Images:
+    def _known_images(self, X: Any) -> ImageBatch:
         check_is_fitted(self)
         return self._take_images(X)
 
@@ -179,6 +177,31 @@ class Coder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ImageEstimator): 
     """An estimator that turns images into codes, one for each of ``components_``."""
 
     components_: Array
+    noise_std: float
+
+    def _codes(self, images: ImageBatch) -> Tensor:
+        raise NotImplementedError
+
+    def transform(self, X: Any) -> Any:
+        """Return the codes α̂ of each image, of shape (n_images, n_components): what is in it."""
+        images = self._known_images(X)
+        return images.restore(self._codes(images))
+
+    def score_samples(self, X: Any) -> Any:
+        """Return ln P(I | α̂) of each norm-1 image."""
+        images = self._known_images(X)
+        return images.restore(self._log_likelihood(images, self._codes(images)))
+
+    def score(self, X: Any, y: Any = None) -> float:  # noqa: ARG002
+        """Return the mean of :meth:`score_samples`."""
+        return float(np.mean(np.asarray(self.score_samples(X))))
+
+    def _log_likelihood(self, images: ImageBatch, codes: Tensor) -> Tensor:
+        found: Tensor = self._by_chunks(self._row_log_likelihood, images.rows, codes)
+        return found + (1 - images.seen[:, 0]) / (2 * self.noise_std**2)  # a blank image has no energy
+
+    def _row_log_likelihood(self, rows: Tensor, codes: Tensor) -> Tensor:
+        raise NotImplementedError
 
     @property
     def _n_features_out(self) -> int:
@@ -189,56 +212,3 @@ class Coder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ImageEstimator): 
         tags.transformer_tags.preserves_dtype = []  # results have the type of the parameter dtype
         tags.input_tags.three_d_array = True
         return tags
-
-
-def is_stream(X: Any) -> bool:
-    """Tell a DataLoader or an iterator of batches from an array."""
-    return isinstance(X, Iterator | torch.utils.data.DataLoader)
-
-
-class Stream:
-    """Batches from a DataLoader (in every epoch again) or from an iterator (once)."""
-
-    def __init__(self, batches: Iterable[Any], prepare: Callable[[Any], Tensor]) -> None:
-        self._batches, self._prepare = batches, prepare
-        self._held: list[Tensor] = []  # read ahead from an iterator
-        self.once = isinstance(batches, Iterator)
-        self.n_batches: int | None = None
-        if isinstance(batches, torch.utils.data.DataLoader):
-            try:
-                self.n_batches = len(batches)
-            except TypeError:  # of an iterable data set
-                self.n_batches = None
-
-    def look_ahead(self, n_images: int) -> Tensor:
-        """Return the first images, without taking them from the stream."""
-        seen: list[Tensor] = []
-        for batch in self._batches:
-            seen.append(self._ready(batch))
-            if sum(map(len, seen)) >= n_images:
-                break
-        if not seen:
-            raise ValueError("The stream of batches is empty: n_samples=0.")
-        if self.once:
-            self._held = seen
-        return torch.cat(seen)
-
-    def epoch(
-        self,
-        generator: torch.Generator,  # noqa: ARG002, the loader has its own
-        *,
-        skip: int = 0,
-        group: Group = ALONE,
-    ) -> Iterator[Tensor]:
-        """Yield the batches, unit norm."""
-        if group.size > 1:
-            reject("X", "an array or a folder of shards, for several processes", "a stream", "Save it as .npy files.")
-        held, self._held = self._held, []
-        batches = itertools.chain(held, map(self._ready, self._batches))
-        yield from itertools.islice(batches, skip, None)
-
-    def fingerprint(self) -> None:
-        """Return nothing: what will come is not known."""
-
-    def _ready(self, batch: Any) -> Tensor:
-        return self._prepare(batch[0] if isinstance(batch, list | tuple) else batch)

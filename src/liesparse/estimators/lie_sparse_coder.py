@@ -8,37 +8,29 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from liesparse._checks import check_count, reject
+from liesparse.batches import BatchSource, LoaderBatches, ShuffledArrays, is_stream
 from liesparse.checkpoint import pack_parameters, unpack_parameters
-from liesparse.data import Shards, Streamed
+from liesparse.data import ShardBatches, Shards
 from liesparse.devices import to_cpu
-from liesparse.estimators.base import Images, Stream, is_stream
-from liesparse.estimators.motions import Motions
+from liesparse.estimators.posed_coder import PosedCoder
 from liesparse.files import Sealed
-from liesparse.inference import infer_codes, map_poses
-from liesparse.initialization import random_start, start_from_data
-from liesparse.learning import Progress, Shuffled, State, advance
-from liesparse.metrics import MAP_STEPS
-from liesparse.model import (
-    Parameters,
-    PosePrior,
-    reconstruct,
-    uniform_prior,
-)
-from liesparse.posterior import Engine, make_engine
+from liesparse.learning import advance
+from liesparse.model import Parameters, PosePrior
+from liesparse.parallel import ALONE, Group
+from liesparse.posterior import make_engine
 from liesparse.recipes import Recipe, load_recipe
-from liesparse.training import N_MONITORED, CheckpointPolicy, History, Interrupted, Trained, train
+from liesparse.settings import ModelSettings
+from liesparse.state import Progress, State
+from liesparse.training import CheckpointPolicy, History, Interrupted, Trained, learn_model, make_start
 
-MOST_IRREPS = 128  # the paper's L, where the images have room for it
 N_START = 2000  # images of a stream from which learning starts
 
 
-class LieSparseCoder(Motions):
+class LieSparseCoder(PosedCoder):
     """Sparse shapes moved by a learned torus transformation: I = W R(s) Wᵀ Φ α + ε.
 
     Images may be rows, (n, height, width) or (n, height, width, 3) arrays or tensors; ``fit`` also takes a torch
@@ -72,9 +64,9 @@ class LieSparseCoder(Motions):
     exact_codes : bool, default=True
         Whether codes go on to the exact maximum of P(α|I), with true zeros, or stop where the paper's 20 steps do.
     checkpoint_dir : path, default=None
-        Folder in which ``fit`` saves its state; the same ``fit`` again goes on from there, to the same bits.
+        Folder in which ``fit`` saves its state; the same ``fit`` again resumes exactly.
     callbacks : list of callables, default=None
-        Each is called with a :class:`liesparse.learning.Progress` after every batch; ``history_`` grows meanwhile.
+        Each is called with a :class:`liesparse.state.Progress` after every batch; ``history_`` grows meanwhile.
     warm_start : bool, default=False
         Whether ``fit`` starts from the model that is there.
     dtype : {"float32", "float64"}, default="float32"
@@ -145,7 +137,12 @@ class LieSparseCoder(Motions):
 
     @classmethod
     def from_model(
-        cls, model: Parameters, image_shape: tuple[int, ...] | None = None, **settings: Any
+        cls,
+        model: Parameters,
+        image_shape: tuple[int, ...] | None = None,
+        *,
+        history: History | None = None,
+        **settings: Any,
     ) -> LieSparseCoder:
         """Return a fitted estimator around a model from elsewhere, such as :func:`liesparse.load_model`."""
         shape = image_shape or (model.n_pixels,)
@@ -161,44 +158,17 @@ class LieSparseCoder(Motions):
             **settings,
         )
         estimator.image_shape_, estimator.n_features_in_ = tuple(shape), model.n_pixels
-        return estimator._learned(Trained(model.validate(), [], 0))
+        return estimator._set_model(Trained(model.validate(), list(history or []), 0))
 
-    # ---- learning
+    def fit(self, X: Any, y: Any = None, *, group: Group = ALONE) -> LieSparseCoder:  # noqa: ARG002
+        """Learn shapes and transformations from images; the processes of ``group`` share each batch.
 
-    def fit(self, X: Any, y: Any = None) -> LieSparseCoder:  # noqa: ARG002
-        """Learn shapes and transformations from images."""
-        recipe = self._recipe()
-        generator = self._generator()
-        stream: Stream | Streamed | None = None
-        if isinstance(X, Shards):
-            drawn = int(torch.randint(2**31, (), generator=generator))
-            images = self._images_to_learn(X.sample(max(N_START, self.n_components), drawn).unflatten(1, X.image_shape))
-            stream = Streamed(X, recipe.learning.batch_size, dtype=self._dtype())
-        elif is_stream(X):
-            first = True
-
-            def prepare(batch: Any) -> Tensor:
-                nonlocal first
-                reset, first = first, False
-                return self._images_to_learn(batch, reset=reset)
-
-            stream = loader = Stream(X, prepare)
-            images = loader.look_ahead(max(N_START, self.n_components))
-            if loader.once:
-                recipe = recipe.with_values({"learning.n_epochs": 1, "learning.single_shape_epochs": 0})
-        else:
-            images = self._images_to_learn(X)
-        if self.warm_start and hasattr(self, "model_"):
-            start = self.model_
-            if start.n_pixels != images.shape[1]:
-                raise ValueError(
-                    f"X has {images.shape[1]} features, but the {type(self).__name__} to be continued has "
-                    f"{start.n_pixels}. Set warm_start=False."
-                )
-        else:
-            start = self._start(images, recipe, generator)
-        monitor_images = images[torch.randperm(len(images), generator=generator)[:N_MONITORED].to(images.device)]
-        checkpoints = CheckpointPolicy(Path(self.checkpoint_dir)) if self.checkpoint_dir is not None else None
+        Several processes (:func:`liesparse.parallel.join`) must call it with the same images and settings.
+        """
+        recipe, generator = self.effective_recipe(), self._generator()
+        images, source, recipe = self._training_images(X, recipe, generator)
+        start = self.model_ if self.warm_start and hasattr(self, "model_") else None
+        self._check_sizes(images, recipe, start)
 
         def tell(progress: Progress, history: History) -> None:
             self.history_ = list(history)
@@ -206,29 +176,54 @@ class LieSparseCoder(Motions):
                 callback(progress)
 
         try:
-            trained = train(
-                start,
-                stream if stream is not None else images,
-                recipe.learning,
+            trained = learn_model(
+                images,
+                self._model_settings(),
+                recipe,
                 generator=generator,
-                monitor_images=monitor_images,
-                checkpoints=checkpoints,
+                source=source,
+                start=start,
+                checkpoints=CheckpointPolicy(Path(self.checkpoint_dir)) if self.checkpoint_dir is not None else None,
                 callback=tell,
+                group=group,
             )
         except Interrupted as stopped:  # what was learned stays usable
             state, history = stopped.checkpoint.state, stopped.checkpoint.history
-            self._learned(Trained(state.parameters, history, state.step))
+            self._set_model(Trained(state.parameters, history, state.step))
             raise
-        return self._learned(trained)
+        return self._set_model(trained)
+
+    def _training_images(
+        self, X: Any, recipe: Recipe, generator: torch.Generator
+    ) -> tuple[Tensor, BatchSource | None, Recipe]:
+        """Return the images from which learning starts, the source of the batches if it is another one, and how."""
+        if isinstance(X, Shards):
+            drawn = int(torch.randint(2**31, (), generator=generator))
+            sample = X.sample(max(N_START, self.n_components), drawn).unflatten(1, X.image_shape)
+            return (
+                self._images_to_learn(sample),
+                ShardBatches(X, recipe.learning.batch_size, dtype=self._dtype()),
+                recipe,
+            )
+        if not is_stream(X):
+            return self._images_to_learn(X), None, recipe
+        unseen = iter((True,))  # the first batch decides the shape of the images
+        loader = LoaderBatches(X, lambda batch: self._images_to_learn(batch, reset=next(unseen, False)))
+        images = loader.look_ahead(max(N_START, self.n_components))
+        if loader.once:
+            recipe = recipe.with_values({"learning.n_epochs": 1, "learning.single_shape_epochs": 0})
+        return images, loader, recipe
 
     def partial_fit(self, X: Any, y: Any = None) -> LieSparseCoder:  # noqa: ARG002
         """Learn from some more images, once; the first call also makes the start. No rate falls."""
         begun = hasattr(self, "model_")
         images = self._images_to_learn(X, reset=not begun)
-        settings = replace(self._recipe().learning, single_shape_epochs=0)
+        settings = replace(self.effective_recipe().learning, single_shape_epochs=0)
         if not begun:
-            start = self._start(images, self._recipe(), self._generator())
-            self._learned(Trained(start, [], 0))
+            recipe = self.effective_recipe()
+            self._check_sizes(images, recipe, None)
+            start = make_start(images, self._model_settings(), recipe, generator=self._generator())
+            self._set_model(Trained(start, [], 0))
         state = getattr(self, "_state", None)
         if state is None:
             state = State.begin(self.model_, self._generator())._replace(step=self.n_iter_)
@@ -242,14 +237,15 @@ class LieSparseCoder(Motions):
         generator = torch.Generator()
         generator.set_state(state.random)
         with torch.no_grad():
-            for batch in Shuffled(images, settings.batch_size).epoch(generator):
+            for batch in ShuffledArrays(images, settings.batch_size).epoch(generator):
                 state, _ = advance(state, batch, settings, engine)
         state = state._replace(random=generator.get_state())
-        self._learned(Trained(state.parameters, self.history_, state.step))
+        self._set_model(Trained(state.parameters, self.history_, state.step))
         self._state = state
         return self
 
-    def _recipe(self) -> Recipe:
+    def effective_recipe(self) -> Recipe:
+        """Return the recipe with all changes that the parameters ask for."""
         values = dict(self.settings or {})
         recipe = load_recipe(self.recipe)
         if self.n_epochs is not None:
@@ -259,37 +255,23 @@ class LieSparseCoder(Motions):
             values.setdefault("learning.single_shape_epochs", shortened)
         return recipe.with_values(values)
 
-    def _start(self, images: Tensor, recipe: Recipe, generator: torch.Generator) -> Parameters:
+    def _model_settings(self) -> ModelSettings:
+        return ModelSettings(**{name: getattr(self, name) for name in ModelSettings.__dataclass_fields__})
+
+    def _check_sizes(self, images: Tensor, recipe: Recipe, start: Parameters | None) -> None:
+        """Reject too few images or pixels in scikit-learn's own words."""
         n_samples, n_features = images.shape
+        if start is not None and start.n_pixels != n_features:
+            raise ValueError(
+                f"X has {n_features} features, but the {type(self).__name__} to be continued has "
+                f"{start.n_pixels}. Set warm_start=False."
+            )
         if n_features < 2:
             raise ValueError(f"n_features={n_features}, but {type(self).__name__} needs at least 2 pixels.")
-        if check_count("n_components", self.n_components) > n_samples and recipe.start == "data":
+        if check_count("n_components", self.n_components) > n_samples and recipe.start == "data" and start is None:
             raise ValueError(f"n_samples={n_samples} should be >= n_components={self.n_components}.")
-        start = random_start(
-            n_features,
-            n_components=self.n_components,
-            n_irreps=min(MOST_IRREPS, n_features // 2) if self.n_irreps == "auto" else self.n_irreps,  # type: ignore[arg-type]
-            torus_dim=self.torus_dim,
-            multiplicity=self.multiplicity,
-            include_zero=recipe.include_zero,
-            noise_std=self.noise_std,
-            sparsity=self.sparsity,
-            generator=generator,
-            dtype=images.dtype,
-        )
-        start = replace(start, pose_prior=self._prior(start))
-        if recipe.start == "data":
-            start = start_from_data(start, images, generator=generator)
-        return start.to(images.device)
 
-    def _prior(self, start: Parameters) -> Tensor:
-        if isinstance(self.pose_prior, PosePrior):
-            return self.pose_prior.natural(start.frequencies, dtype=start.dtype)
-        if self.pose_prior != "uniform":
-            reject("pose_prior", "'uniform' or a PosePrior", repr(self.pose_prior), "See liesparse.narrow_prior.")
-        return uniform_prior(start.n_irreps, dtype=start.dtype)
-
-    def _learned(self, trained: Trained) -> LieSparseCoder:
+    def _set_model(self, trained: Trained) -> LieSparseCoder:
         model, self.history_, self.n_iter_ = trained
         self.model_ = model.to(self._device())
         self.components_ = to_cpu(self.model_.dictionary.T).contiguous().numpy()
@@ -298,63 +280,8 @@ class LieSparseCoder(Motions):
         self._state = None
         return self
 
-    # ---- scikit-learn's transformer
-
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in super().__getstate__().items() if key != "_state"}
-
-    def transform(self, X: Any) -> Any:
-        """Return the codes α̂ of each image, of shape (n_images, n_components): what is in it, wherever it is."""
-        images = self._known_images(X)
-        return images.give_back(self._codes(images))
-
-    def inverse_transform(self, codes: Any, poses: Any = None) -> Any:
-        """Return the images T(s)Φα of norm-1 scale; without ``poses`` at s = 0."""
-        check_is_fitted(self)
-        model = self.model_
-        as_tensor = isinstance(codes, Tensor)
-        codes = self._tensor(codes)
-        poses = codes.new_zeros(len(codes), model.torus_dim) if poses is None else self._tensor(poses)
-        rows = reconstruct(model, codes, poses)
-        return Images(rows, rows[:, :1], self.image_shape_, as_tensor).give_back_images(rows)
-
-    def score_samples(self, X: Any) -> Any:
-        """Return ln P(I | α̂) of each norm-1 image, the pose integrated out."""
-        images = self._known_images(X)
-        return images.give_back(self._log_likelihood(images, self._codes(images)))
-
-    def score(self, X: Any, y: Any = None) -> float:  # noqa: ARG002
-        """Return the mean of :meth:`score_samples`."""
-        return float(np.mean(np.asarray(self.score_samples(X))))
-
-    # ---- inside
-
-    def _engine(self) -> Engine:
-        model = self.model_
-        return make_engine("auto", model.frequencies, dtype=model.dtype, device=model.device)
-
-    def _codes(self, images: Images) -> Tensor:
-        engine, learning = self._engine(), self._recipe().learning
-
-        def find(rows: Tensor) -> Tensor:
-            codes = infer_codes(
-                self.model_, rows, engine, n_code_steps=learning.n_code_steps, start=learning.code_start
-            )
-            if not self.exact_codes:
-                return codes
-            return infer_codes(
-                self.model_, rows, engine, n_code_steps=MAP_STEPS, start=codes, update="proximal", gradient="exact"
-            )
-
-        return self._by_chunks(find, images.rows) * images.seen
-
-    def _infer(self, images: Images) -> tuple[Tensor, Tensor]:
-        codes, engine = self._codes(images), self._engine()
-
-        def find(rows: Tensor, codes: Tensor) -> Tensor:
-            return map_poses(self.model_, rows, codes, engine)
-
-        return codes, self._by_chunks(find, images.rows, codes) * images.seen
 
     def _as_plain(self, value: Any) -> Any:  # type: ignore[override]
         if isinstance(value, PosePrior):
@@ -379,4 +306,4 @@ class LieSparseCoder(Motions):
         if math.prod(self.image_shape_) != model.n_pixels:
             reject("path", f"an image shape of {model.n_pixels} pixels", str(self.image_shape_), "Use another copy.")
         self.n_features_in_ = model.n_pixels
-        self._learned(Trained(model, header["history"], header["n_iter"]))
+        self._set_model(Trained(model, header["history"], header["n_iter"]))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
@@ -18,7 +17,7 @@ from liesparse.baselines.sparse_coding import (
     log_likelihood,
 )
 from liesparse.devices import to_cpu
-from liesparse.estimators.base import Coder, Images
+from liesparse.estimators.base import Coder, ImageBatch
 from liesparse.files import Sealed, need
 
 
@@ -73,6 +72,14 @@ class SparseCoder(Coder):
         self.device = device
         self.random_state = random_state
 
+    @classmethod
+    def from_dictionary(cls, dictionary: Tensor, image_shape: tuple[int, ...], **settings: Any) -> SparseCoder:
+        """Return a fitted estimator around a dictionary (D, K) from elsewhere."""
+        estimator = cls(dictionary.shape[1], **settings)
+        estimator.components_, estimator.n_iter_ = to_cpu(dictionary.T).contiguous().numpy(), 0
+        estimator.image_shape_, estimator.n_features_in_ = tuple(image_shape), len(dictionary)
+        return estimator
+
     def fit(self, X: Any, y: Any = None) -> SparseCoder:  # noqa: ARG002
         """Learn the dictionary from images."""
         images = self._images_to_learn(X)
@@ -89,43 +96,25 @@ class SparseCoder(Coder):
         self.n_iter_ = self.n_epochs * -(-len(images) // settings.batch_size)
         return self
 
-    def transform(self, X: Any) -> Any:
-        """Return the codes of each image."""
-        images = self._known_images(X)
-        return images.give_back(self._codes(images))
-
     def inverse_transform(self, codes: Any) -> Any:
         """Return the images Φα of norm-1 scale."""
         check_is_fitted(self)
         as_tensor = isinstance(codes, Tensor)
         rows = self._tensor(codes) @ self._dictionary().T
-        return Images(rows, rows[:, :1], self.image_shape_, as_tensor).give_back_images(rows)
+        return ImageBatch(rows, rows[:, :1], self.image_shape_, as_tensor).restore_images(rows)
 
     def reconstruct(self, X: Any) -> Any:
         """Return Φα̂, what the model makes of each image."""
         images = self._known_images(X)
-        return images.give_back_images(images.norms * (self._codes(images) @ self._dictionary().T))
+        return images.restore_images(images.norms * (self._codes(images) @ self._dictionary().T))
 
-    def score_samples(self, X: Any) -> Any:
-        """Return ln P(I | α̂) of each norm-1 image."""
-        images = self._known_images(X)
-        dictionary = self._dictionary()
-
-        def judge(rows: Tensor, codes: Tensor) -> Tensor:
-            return log_likelihood(dictionary, rows, codes, noise_std=self.noise_std)
-
-        found = self._by_chunks(judge, images.rows, self._codes(images))
-        nothing = (1 - images.seen[:, 0]) / (2 * self.noise_std**2)  # a blank image has no energy
-        return images.give_back(found + nothing)
-
-    def score(self, X: Any, y: Any = None) -> float:  # noqa: ARG002
-        """Return the mean of :meth:`score_samples`."""
-        return float(np.mean(np.asarray(self.score_samples(X))))
+    def _row_log_likelihood(self, rows: Tensor, codes: Tensor) -> Tensor:
+        return log_likelihood(self._dictionary(), rows, codes, noise_std=self.noise_std)
 
     def _dictionary(self) -> Tensor:
         return torch.from_numpy(self.components_.T).to(self._device(), self._dtype()).contiguous()
 
-    def _codes(self, images: Images) -> Tensor:
+    def _codes(self, images: ImageBatch) -> Tensor:
         dictionary = self._dictionary()
 
         def find(rows: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from liesparse import stiefel
 from liesparse._checks import check_n_pixels
 from liesparse.baselines.tsa import SubgroupSettings, learn_subgroup, pair_log_likelihood, pair_natural
 from liesparse.devices import to_cpu
-from liesparse.estimators.base import ImageEstimator, Images
+from liesparse.estimators.base import ImageBatch, ImageEstimator
 from liesparse.files import Sealed, need
 from liesparse.initialization import leading_subspace
 from liesparse.lattice import half_lattice
@@ -91,7 +91,7 @@ class ToroidalSubgroup(ImageEstimator):
         """Return the angle s from each first image to its second, of shape (n_pairs,), in [-π, π]."""
         first, _, natural = self._natural(X, y)
         engine = AdaptiveEngine(self._frequencies(), dtype=natural.dtype, device=natural.device)
-        return first.give_back(wrap(engine.modes(natural).poses[:, 0, 0]))
+        return first.restore(wrap(engine.modes(natural).poses[:, 0, 0]))
 
     def pose_posterior(self, X: Any, y: Any) -> TorusPosterior:
         """Return P(s | I, I') for each pair."""
@@ -106,7 +106,7 @@ class ToroidalSubgroup(ImageEstimator):
             raise ValueError(f"delta has shape {tuple(delta.shape)}, expected () or ({len(images.rows)},).")
         basis, poses = self._basis(), delta.expand(len(images.rows))[:, None]
         planes = rotate(to_planes(basis, images.rows), phases(self._frequencies(), poses))
-        return images.give_back_images(images.norms * (planes.flatten(1) @ basis.T))
+        return images.restore_images(images.norms * (planes.flatten(1) @ basis.T))
 
     def score(self, X: Any, y: Any) -> float:
         """Return the mean of ln P(I' | I)."""
@@ -121,7 +121,7 @@ class ToroidalSubgroup(ImageEstimator):
         tags.target_tags.multi_output = True
         return tags
 
-    def _pair(self, X: Any, y: Any, *, reset: bool = False) -> tuple[Images, Images]:
+    def _pair(self, X: Any, y: Any, *, reset: bool = False) -> tuple[ImageBatch, ImageBatch]:
         first = self._take_images(X, reset=reset)
         second = self._take_images(y)
         if len(first.rows) != len(second.rows):
@@ -130,7 +130,7 @@ class ToroidalSubgroup(ImageEstimator):
             raise ValueError("A blank image is no partner: drop the pairs with a blank row.")
         return first, second
 
-    def _natural(self, X: Any, y: Any) -> tuple[Images, Images, Tensor]:
+    def _natural(self, X: Any, y: Any) -> tuple[ImageBatch, ImageBatch, Tensor]:
         check_is_fitted(self)
         first, second = self._pair(X, y)
         return first, second, pair_natural(self._basis(), first.rows, second.rows, self.noise_std)

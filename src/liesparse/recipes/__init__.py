@@ -1,4 +1,4 @@
-"""Recipes: everything that decides how a model is found and judged, as files.
+"""Recipes: everything that decides how a model is found and evaluated, as files.
 
 ``paper`` is what was published, ``best`` is ours and the default; any other TOML file of the same form will do.
 """
@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from liesparse._checks import check_choice, check_count, reject
-from liesparse.learning import Settings
-from liesparse.posterior import engine_names
+from liesparse.model import Parameters
+from liesparse.posterior import Engine, engine_names, make_engine
+from liesparse.settings import Settings
 
 Start = Literal["random", "data"]
 STARTS: tuple[Start, ...] = ("random", "data")
@@ -35,10 +36,14 @@ class EvaluationSettings:
         if not isinstance(self.refine, bool):
             reject("refine", "true or false", repr(self.refine), "Write it without quotes.")
 
+    def make_engine(self, model: Parameters) -> Engine:
+        """Return the engine for a model."""
+        return make_engine(self.posterior, model.frequencies, self.n_grid, dtype=model.dtype, device=model.device)
+
 
 @dataclass(frozen=True)
 class Recipe:
-    """Where learning starts, how it goes on, and how the result is judged.
+    """Where learning starts, how it goes on, and how the result is evaluated.
 
     ``include_zero`` gives the lattice a plane that does not turn; the paper leaves open whether ω = 0 is in it.
     """

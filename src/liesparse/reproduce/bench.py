@@ -20,12 +20,13 @@ from liesparse import em, stiefel
 from liesparse.data import embedded_digits, translations
 from liesparse.inference import expect_pose, infer_codes
 from liesparse.initialization import known_translation, random_start
-from liesparse.learning import Settings, learn
+from liesparse.learning import learn
 from liesparse.model import Parameters
 from liesparse.posterior import AdaptiveEngine, Engine, GridEngine, Moments, ReferenceEngine, make_engine, pose_natural
 from liesparse.posterior.kernels import KERNEL_NAMES, choose, runnable
 from liesparse.posterior.separable import normalize_
 from liesparse.recipes import load_recipe
+from liesparse.settings import Settings
 
 REFERENCE_GRID = 600
 SHARPNESS = {"sharp": 10.0, "middle": 1.0, "flat": 0.01}  # factor on η̂; 1 is the paper's σ

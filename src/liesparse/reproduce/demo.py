@@ -16,14 +16,14 @@ from liesparse import figures
 from liesparse.data import TransformedImages, translations
 from liesparse.estimators import LieSparseCoder, SparseCoder
 from liesparse.inference import infer_codes, map_poses
-from liesparse.initialization import random_start, start_from_data
-from liesparse.metrics import Evaluation, active_codes, evaluate, snr, templates_alive
 from liesparse.model import Parameters, apply_transform, compose, reconstruct
 from liesparse.posterior import AdaptiveEngine, Engine
 from liesparse.recipes import Recipe, load_recipe
-from liesparse.training import Watch, train
+from liesparse.run_directory import measure
+from liesparse.settings import ModelSettings
+from liesparse.training import N_MONITORED, Watch, learn_model
 
-N_TEST, N_MONITORED = 2000, 300  # held-out images at the end, and after each epoch
+N_TEST = 2000  # held-out images
 
 
 @dataclass(frozen=True)
@@ -55,43 +55,26 @@ def run_demo(settings: DemoSettings, *, report: Watch | None = None) -> DemoResu
     generator = torch.Generator().manual_seed(settings.seed)
     images = translations(settings.n_images, generator=generator).images
     test = translations(N_TEST, generator=generator)  # other draws of the shifts
-    start = random_start(images.shape[1], include_zero=settings.recipe.include_zero, generator=generator)
-    start = start_from_data(start, images, generator=generator)
-    engine = AdaptiveEngine(start.frequencies)
-    monitor_images = test.images[:N_MONITORED]
-    parameters, history, _ = train(
-        start,
+    trained = learn_model(
         images,
-        settings.recipe.learning,
+        ModelSettings(),
+        settings.recipe,
         generator=generator,
-        monitor_images=monitor_images,
-        evaluation_engine=engine,
+        monitor_images=test.images[:N_MONITORED],
         callback=report,
     )
-    learned = time.monotonic()
-    lsc = evaluate(parameters, test.images, engine)
-    plain = SparseCoder(parameters.n_components, n_epochs=5, random_state=settings.seed).fit(images)
-    codes = plain.transform(test.images)
-    baseline = Evaluation(
-        float(snr(test.images, plain.reconstruct(test.images)).mean()), active_codes(codes), templates_alive(codes)
-    )
-    metrics: dict[str, Any] = {
-        "lsc_snr": lsc.snr,
-        "sparse_coding_snr": baseline.snr,
-        "lsc_active_codes": lsc.active_codes,
-        "sparse_coding_active_codes": baseline.active_codes,
-        "n_test_images": N_TEST,
-        "training_seconds": round(learned - began, 1),
-        "total_seconds": round(time.monotonic() - began, 1),
-        **asdict(settings),
-    }
+    seconds = time.monotonic() - began
+    coder = LieSparseCoder.from_model(trained.parameters, (28, 28), history=trained.history, random_state=settings.seed)
+    baseline = SparseCoder(coder.n_components, n_epochs=5, random_state=settings.seed).fit(images)
+    metrics = measure(coder, baseline, test.images) | {"training_seconds": round(seconds, 1), **asdict(settings)}
+    metrics["total_seconds"] = round(time.monotonic() - began, 1)
     headline = (
-        f"Learned from {settings.n_images:,} unlabelled images: held-out SNR {lsc.snr:.1f}"
-        f" (plain sparse coding: {baseline.snr:.1f})"
+        f"Learned from {settings.n_images:,} unlabelled images: held-out SNR {metrics['lsc_snr']:.1f}"
+        f" (plain sparse coding: {metrics['sparse_coding_snr']:.1f})"
     )
-    coder = LieSparseCoder.from_model(parameters, (28, 28), random_state=settings.seed)
-    coder.history_ = history
-    return DemoResult(coder, plain, metrics, figures.demo_figure(demo_panels(parameters, test, engine), headline))
+    engine = AdaptiveEngine(trained.parameters.frequencies)
+    panels = demo_panels(trained.parameters, test, engine)
+    return DemoResult(coder, baseline, metrics, figures.demo_figure(panels, headline))
 
 
 def demo_panels(

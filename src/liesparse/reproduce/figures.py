@@ -10,12 +10,12 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from liesparse import figures
-from liesparse.baselines import infer_sparse_codes
+from liesparse.estimators import SparseCoder
 from liesparse.figures import Array, InferencePanels, PlainPanels, RowPanels
 from liesparse.inference import infer_codes, map_poses
 from liesparse.model import Parameters, apply_transform, reconstruct
 from liesparse.posterior import AdaptiveEngine, TorusPosterior, pose_natural
-from liesparse.reproduce.table1 import Images
+from liesparse.reproduce.rows import RowImages
 
 TITLES = {"translation": "2D translation", "rotation-scaling": "Rotation + scaling", "mnist-10": "MNIST"}
 COMPARED = "mnist-10"  # beside plain sparse coding, in a figure of its own
@@ -23,7 +23,7 @@ SPANS = {COMPARED: (-1.5, 1.0)}  # of the traversals; elsewhere the whole circle
 N_SAMPLES, N_COLUMNS, N_EXAMPLES, N_STEPS, N_GRID = 80, 100, 5, 11, 76
 
 
-def row_panels(name: str, parameters: Parameters, images: Images, seed: int) -> RowPanels:
+def row_panels(name: str, parameters: Parameters, images: RowImages, seed: int) -> RowPanels:
     """Compute all that the figures show of one data set; examples are drawn at random from it."""
     generator = torch.Generator().manual_seed(seed)
     samples = images.train[torch.randperm(len(images.train), generator=generator)[:N_SAMPLES]]
@@ -39,16 +39,13 @@ def row_panels(name: str, parameters: Parameters, images: Images, seed: int) -> 
     )
 
 
-def plain_panels(
-    dictionary: Float[Tensor, "pixel component"], parameters: Parameters, images: Images, seed: int
-) -> PlainPanels:
-    """Compute what plain sparse coding, with the σ and λ of the model, makes of the same inputs."""
+def plain_panels(baseline: SparseCoder, images: RowImages, seed: int) -> PlainPanels:
+    """Compute what plain sparse coding makes of the same inputs."""
     inputs = pick_examples(images, seed)[0]
-    codes = infer_sparse_codes(
-        dictionary, inputs, noise_std=parameters.noise_std, sparsity=parameters.sparsity, n_code_steps=200
+    inference = InferencePanels(
+        _square(inputs), baseline.transform(inputs).numpy(), None, _square(baseline.reconstruct(inputs))
     )
-    inference = InferencePanels(_square(inputs), codes.numpy(), None, _square(codes @ dictionary.T))
-    return PlainPanels(_square(dictionary.T), inference)
+    return PlainPanels(baseline.components_.reshape(-1, *baseline.image_shape_), inference)
 
 
 def draw(rows: dict[str, RowPanels], plain: PlainPanels | None) -> dict[str, Figure]:
@@ -68,7 +65,9 @@ def slowest_columns(frequencies: Int[Tensor, "irrep torus"]) -> Int[Tensor, " co
     return torch.stack((2 * planes, 2 * planes + 1), dim=1).flatten()
 
 
-def pick_examples(images: Images, seed: int) -> tuple[Float[Tensor, "example pixel"], Float[Tensor, "example pixel"]]:
+def pick_examples(
+    images: RowImages, seed: int
+) -> tuple[Float[Tensor, "example pixel"], Float[Tensor, "example pixel"]]:
     """Return held-out images for inference, and others for the traversals."""
     order = torch.randperm(len(images.test), generator=torch.Generator().manual_seed(seed))
     return images.test[order[:N_EXAMPLES]], images.test[order[N_EXAMPLES : 2 * N_EXAMPLES]]

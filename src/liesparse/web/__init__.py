@@ -1,1 +1,1 @@
-"""The explorer: a learned session in the browser. Thin routes over the estimators, and one page."""
+"""The explorer: a learned model in the browser, served by FastAPI or written to one HTML file."""

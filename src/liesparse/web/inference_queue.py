@@ -1,10 +1,10 @@
-"""Inference off the event loop: a bounded queue, and one thread that takes all that wait at once."""
+"""Inference outside the event loop: a bounded queue, and one thread that takes all waiting requests as a batch."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -14,80 +14,76 @@ from torch import Tensor
 
 from liesparse.web.session import Session, View, infer
 
-MOST_WAITING = 64
-MOST_AT_ONCE = 32
+QUEUE_SIZE = 64
+MAX_BATCH = 32
 
-Prepare = Callable[[], tuple[Float[Tensor, " pixel"], str]]
-
-
-class FullError(Exception):
-    """So many wait already that one more would wait too long."""
+Prepare = Callable[[], tuple[Float[Tensor, " pixel"], str]]  # makes an image of norm 1, and a note about it
 
 
-class _Question(NamedTuple):
+class QueueFullError(Exception):
+    """Too many requests are waiting already."""
+
+
+class _Request(NamedTuple):
     prepare: Prepare
-    answer: asyncio.Future[View]
+    result: asyncio.Future[View]
 
 
 class InferenceQueue:
-    """Answers questions about images, in the order in which they came; a batch costs hardly more than one."""
+    """Infers images in the order of submission; a batch takes hardly longer than one image."""
 
-    def __init__(self, session: Session, *, most_waiting: int = MOST_WAITING) -> None:
-        self.session, self.most_waiting = session, most_waiting
-        self._waiting: deque[_Question] = deque()
-        self._news = asyncio.Event()
-        self._thread = ThreadPoolExecutor(1)  # several would each keep memory of their own
+    def __init__(self, session: Session, size: int = QUEUE_SIZE) -> None:
+        self.session, self.size = session, size
+        self._waiting: deque[_Request] = deque()
+        self._submitted = asyncio.Event()
+        self._thread = ThreadPoolExecutor(1)  # each further thread would need its own working memory
 
     async def submit(self, prepare: Prepare) -> View:
-        """Return what the model thinks of the image that ``prepare`` makes, in the queue's own thread."""
-        if len(self._waiting) >= self.most_waiting:
-            raise FullError
-        question = _Question(prepare, asyncio.get_running_loop().create_future())
-        self._waiting.append(question)
-        self._news.set()
+        """Return what the model infers from the image that ``prepare`` makes; it runs in the queue's thread."""
+        if len(self._waiting) >= self.size:
+            raise QueueFullError(f"{self.size} images wait already. Try again in a moment.")
+        request = _Request(prepare, asyncio.get_running_loop().create_future())
+        self._waiting.append(request)
+        self._submitted.set()
         try:
-            return await question.answer
+            return await request.result
         finally:
-            if question in self._waiting:  # who leaves makes room
-                self._waiting.remove(question)
+            if request in self._waiting:  # a cancelled request leaves the queue at once
+                self._waiting.remove(request)
 
-    async def work(self) -> None:
-        """Answer for ever; cancel it to end."""
+    async def run(self) -> None:
+        """Process requests until cancelled."""
         while True:
-            await self._news.wait()
-            taken = [self._waiting.popleft() for _ in range(min(len(self._waiting), MOST_AT_ONCE))]
+            await self._submitted.wait()
+            batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_BATCH))]
             if not self._waiting:
-                self._news.clear()
-            wanted = [question for question in taken if not question.answer.done()]  # who left waits no more
-            if not wanted:
-                continue
-            prepares = [question.prepare for question in wanted]
-            answers = await asyncio.get_running_loop().run_in_executor(self._thread, self._answer, prepares)
-            for question, answer in zip(wanted, answers, strict=True):
-                if question.answer.done():
+                self._submitted.clear()
+            batch = [request for request in batch if not request.result.done()]
+            prepares = [request.prepare for request in batch]
+            results = await asyncio.get_running_loop().run_in_executor(self._thread, self._infer, prepares)
+            for request, result in zip(batch, results, strict=True):
+                if request.result.done():  # cancelled meanwhile
                     continue
-                if isinstance(answer, View):
-                    question.answer.set_result(answer)
+                if isinstance(result, View):
+                    request.result.set_result(result)
                 else:
-                    question.answer.set_exception(answer)
+                    request.result.set_exception(result)
 
-    def _answer(self, prepares: list[Prepare]) -> list[View | Exception]:
-        """Prepare each image and look at all good ones together; one that fails fails alone."""
-        answers: dict[int, View | Exception] = {}
+    def _infer(self, prepares: list[Prepare]) -> list[View | Exception]:
+        """Prepare each image and infer all good ones together; an error stays with its own request."""
+        results: dict[int, View | Exception] = {}
         good: dict[int, tuple[Tensor, str]] = {}
         for place, prepare in enumerate(prepares):
             try:
                 pixels, note = prepare()
                 good[place] = pixels, note
             except Exception as error:
-                answers[place] = error
-        views = self._infer([pixels for pixels, _ in good.values()])
-        for (place, (_, note)), view in zip(good.items(), views, strict=True):
-            answers[place] = view.model_copy(update={"note": note}) if isinstance(view, View) else view
-        return [answers[place] for place in range(len(prepares))]
-
-    def _infer(self, images: list[Tensor]) -> Sequence[View | Exception]:
+                results[place] = error
         try:
-            return infer(self.session, torch.stack(images)) if images else []
+            views = infer(self.session, torch.stack([pixels for pixels, _ in good.values()])) if good else []
+            for (place, (_, note)), view in zip(good.items(), views, strict=True):
+                results[place] = view.model_copy(update={"note": note})
         except Exception as error:
-            return [error] if len(images) == 1 else [self._infer([image])[0] for image in images]
+            for place in good:  # one by one, to find the image that fails
+                results[place] = error if len(good) == 1 else self._infer([prepares[place]])[0]
+        return [results[place] for place in range(len(prepares))]

@@ -1,26 +1,33 @@
-"""The application: a page, two ways to ask what the model thinks of an image, and a page about both."""
+"""The server: a page, two routes that infer images, a page about the routes, and uvicorn with its limits."""
 
 import asyncio
 import contextlib
 import html
 import json
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any
 
 import torch
-from fastapi import Body, FastAPI, HTTPException, Request
+import uvicorn
+from fastapi import APIRouter, Body, FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 from pydantic import BaseModel, Field
 
 from liesparse import __version__
+from liesparse._checks import reject
 from liesparse.web.html import make_document
-from liesparse.web.inference_queue import MOST_WAITING, FullError, InferenceQueue, Prepare
-from liesparse.web.middleware import Guard, allowed_hosts
-from liesparse.web.session import Session, View, normalized
-from liesparse.web.uploads import FORMATS, MAX_BYTES, MAX_PIXELS, read_upload
+from liesparse.web.inference_queue import QUEUE_SIZE, InferenceQueue, Prepare, QueueFullError
+from liesparse.web.middleware import SafetyMiddleware
+from liesparse.web.session import FORMATS, MAX_PIXELS, Session, View, normalized, read_upload
 
-LARGEST = 1e6  # of a pixel; the scale of an image does not matter
+MAX_BYTES = 4 * 2**20  # of a request's body
+MAX_HEAD_BYTES = 2**16
+MAX_CONNECTIONS = 100  # each may hold a body of the largest size
+KEEP_ALIVE_SECONDS = 5
+MAX_VALUE = 1e6  # of a pixel; the scale of an image does not matter
+SHUTDOWN_SECONDS = 2  # for running requests after Ctrl-C
 
 
 class Problem(BaseModel):
@@ -30,26 +37,68 @@ class Problem(BaseModel):
 
 
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
-    400: {"model": Problem, "description": "The request cannot be read"},
-    403: {"model": Problem, "description": "The request comes from another page"},
-    408: {"model": Problem, "description": "The request took too long to arrive"},
-    413: {"model": Problem, "description": f"More than {MAX_BYTES // 2**20} MB"},
-    421: {"model": Problem, "description": "The server was called by a name that is not its own"},
-    422: {"model": Problem, "description": "No image that the model can read"},
-    500: {"model": Problem, "description": "The server failed"},
-    503: {"model": Problem, "description": "Too many questions wait already"},
+    status: {"model": Problem, "description": description}
+    for status, description in {
+        400: "The request cannot be read",
+        403: "The request comes from another page",
+        408: "The request took too long to arrive",
+        413: f"More than {MAX_BYTES // 2**20} MB",
+        421: "The Host header names another server",
+        422: "No image that the model can read",
+        500: "The server failed",
+        503: "Too many requests are waiting already",
+    }.items()
 }
-_PICTURE = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+_PICTURE_BODY = {
+    "required": True,
+    "description": f"The bytes of a picture ({', '.join(FORMATS)}), at most {MAX_PIXELS:,} pixels.",
+    "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+}
 
 
-def make_app(session: Session, *, host: str = "127.0.0.1", most_waiting: int = MOST_WAITING) -> FastAPI:
-    """Return the application for one model."""
+def make_app(
+    session: Session,
+    *,
+    host: str = "127.0.0.1",
+    queue_size: int = QUEUE_SIZE,
+    on_start: Callable[[], None] | None = None,
+) -> FastAPI:
+    """Return the application for one model; ``on_start`` is called when it begins to serve."""
     document = make_document(session, live=True)
-    queue = InferenceQueue(session, most_waiting=most_waiting)
-    n_pixels = session.coder.model_.n_pixels
-    value = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False, strict=True)]
+    queue = InferenceQueue(session, queue_size)
 
-    # FastAPI reads annotations as they are: a local class is lost if their evaluation is postponed.
+    @contextlib.asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        worker = asyncio.create_task(queue.run())
+        if on_start is not None:
+            on_start()
+        yield
+        worker.cancel()
+
+    app = FastAPI(title="liesparse explorer", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.add_middleware(SafetyMiddleware, host=host, max_bytes=MAX_BYTES)
+    app.add_exception_handler(RequestValidationError, _explain)
+    app.include_router(_make_api(session, queue))
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> HTMLResponse:
+        policy = f"{document.policy}; frame-ancestors 'none'"  # allowed in a header only, not in the page
+        return HTMLResponse(document.content, headers={"Content-Security-Policy": policy})
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> HTMLResponse:
+        return HTMLResponse(describe_api(app.openapi()))
+
+    return app
+
+
+def _make_api(session: Session, queue: InferenceQueue) -> APIRouter:
+    """Return the routes that infer codes and pose of an image."""
+    api = APIRouter(prefix="/api", responses=_PROBLEMS)
+    n_pixels = session.coder.model_.n_pixels
+    value = Annotated[float, Field(ge=-MAX_VALUE, le=MAX_VALUE, allow_inf_nan=False, strict=True)]
+
+    # No `from __future__ import annotations` here: FastAPI could not resolve the name of a local class.
     class Drawing(BaseModel):
         """An image of the model's size."""
 
@@ -57,78 +106,88 @@ def make_app(session: Session, *, host: str = "127.0.0.1", most_waiting: int = M
             min_length=n_pixels, max_length=n_pixels, description="Row by row; the scale does not matter."
         )
 
-    @contextlib.asynccontextmanager
-    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        worker = asyncio.create_task(queue.work())
-        yield
-        worker.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await worker
-
-    app = FastAPI(title="liesparse explorer", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
-    app.add_middleware(Guard, hosts=allowed_hosts(host), max_bytes=MAX_BYTES)
-
-    async def ask(prepare: Prepare) -> View:
+    async def submit(prepare: Prepare) -> View:
         try:
             return await queue.submit(prepare)
-        except FullError:
-            detail = f"{most_waiting} images wait already. Try again in a moment."
-            raise HTTPException(503, detail, headers={"Retry-After": "1"}) from None
+        except QueueFullError as error:
+            raise HTTPException(503, str(error), headers={"Retry-After": "1"}) from None
         except ValueError as error:
             raise HTTPException(422, str(error)) from None
 
-    @app.get("/", response_class=HTMLResponse, include_in_schema=False)
-    async def page() -> HTMLResponse:
-        policy = f"{document.policy}; frame-ancestors 'none'"  # which a page cannot say of itself
-        return HTMLResponse(document.content, headers={"Content-Security-Policy": policy})
-
-    @app.post("/api/drawing", summary="Infer codes and pose of a drawing", responses=_PROBLEMS)
+    @api.post("/drawing", summary="Infer codes and pose of a drawing")
     async def drawing(image: Annotated[Drawing, Body()]) -> View:
-        """Tell what the model thinks of an image given as numbers."""
-        return await ask(lambda: (normalized(torch.tensor(image.pixels, dtype=torch.float32)), ""))
+        """Return what the model infers from an image given as numbers."""
+        return await submit(lambda: (normalized(torch.tensor(image.pixels, dtype=torch.float32)), ""))
 
-    picture_text = f"The bytes of a picture ({', '.join(FORMATS)}), at most {MAX_PIXELS:,} pixels."
-
-    @app.post(
-        "/api/picture",
-        summary="Infer codes and pose of a picture",
-        responses=_PROBLEMS,
-        openapi_extra={"requestBody": {"required": True, "description": picture_text, "content": _PICTURE}},
-    )
+    @api.post("/picture", summary="Infer codes and pose of a picture", openapi_extra={"requestBody": _PICTURE_BODY})
     async def picture(request: Request) -> View:
-        """Tell what the model thinks of a picture file, brought to the model's size."""
+        """Return what the model infers from a picture file, resized to the model's size."""
         content = await request.body()
-        return await ask(lambda: read_upload(session, content))
+        return await submit(lambda: read_upload(session, content))
 
-    @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
-    async def docs() -> HTMLResponse:
-        return HTMLResponse(describe_api(app.openapi()))
+    return api
 
-    @app.exception_handler(RequestValidationError)
-    async def explain(_request: Request, error: RequestValidationError) -> JSONResponse:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"][1:])
-        return JSONResponse({"detail": f"{where}: {first['msg']}" if where else first["msg"]}, 422)
 
-    return app
+async def _explain(_request: Request, error: Any) -> JSONResponse:
+    """Name the first invalid field, in the form of all other problems."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"][1:])
+    return JSONResponse({"detail": f"{where}: {first['msg']}" if where else first["msg"]}, 422)
 
 
 def describe_api(schema: dict[str, Any]) -> str:
-    """Return a plain page about the routes; the usual ones fetch their scripts from elsewhere."""
-    parts = [f"<h1>{html.escape(schema['info']['title'])} {html.escape(schema['info']['version'])}</h1>"]
-    parts.append('<p>As <a href="/openapi.json">OpenAPI</a>. <a href="/">The explorer itself.</a></p>')
+    """Return a page about the routes without scripts; FastAPI's own pages load scripts from other servers."""
+    title = f"{schema['info']['title']} {schema['info']['version']}"
+    parts = [f"<h1>{html.escape(title)}</h1><p><a href='/openapi.json'>OpenAPI</a>. <a href='/'>The explorer</a>.</p>"]
     for path, methods in schema["paths"].items():
-        for method, about in methods.items():
+        for method, route in methods.items():
+            body, responses = route["requestBody"], route["responses"].items()
+            lines = [f"takes {', '.join(body['content'])}. {body.get('description', '')}"]
+            lines += [f"{status}: {response['description']}" for status, response in responses]
+            items = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
             parts.append(f"<h2><code>{method.upper()} {html.escape(path)}</code></h2>")
-            parts.append(f"<p>{html.escape(about['summary'])}. {html.escape(about.get('description', ''))}</p><ul>")
-            body = about.get("requestBody", {})
-            kinds = ", ".join(body.get("content", {}))
-            parts.append(f"<li>takes {html.escape(kinds)}. {html.escape(body.get('description', ''))}</li>")
-            parts += [
-                f"<li>{code}: {html.escape(answer['description'])}</li>" for code, answer in about["responses"].items()
-            ]
-            parts.append("</ul>")
-    for name, about in schema["components"]["schemas"].items():
-        parts.append(f"<h2>{html.escape(name)}</h2><pre>{html.escape(json.dumps(about, indent=2))}</pre>")
+            parts.append(f"<p>{html.escape(route['summary'])}. {html.escape(route['description'])}</p><ul>{items}</ul>")
+    for name, component in schema["components"]["schemas"].items():
+        parts.append(f"<h2>{html.escape(name)}</h2><pre>{html.escape(json.dumps(component, indent=2))}</pre>")
     head = '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>liesparse explorer: API</title></head>'
     return f"{head}<body>{''.join(parts)}</body></html>"
+
+
+def open_socket(host: str, port: int) -> socket.socket:
+    """Listen on a port, 0 for any free one; clients that connect before the server runs wait."""
+    if not host:
+        reject("--host", "an address", "none", "Pass 127.0.0.1 for this machine alone.")
+    v6 = ":" in host
+    try:
+        return socket.create_server(
+            (host, port),
+            family=socket.AF_INET6 if v6 else socket.AF_INET,
+            dualstack_ipv6=v6 and socket.has_dualstack_ipv6(),
+        )
+    except (OSError, UnicodeError) as error:
+        fix = "Pass an address of this machine as --host, and another --port or none for a free one."
+        reason = str(error.strerror).partition(" (while")[0] if isinstance(error, OSError) else "not a name"
+        raise ValueError(f"Cannot listen on {host}, port {port}: {reason}. {fix}") from None
+
+
+def address_of(listening: socket.socket, host: str) -> str:
+    """Return the address for a browser on this machine, also if the server binds to all interfaces."""
+    name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://{f'[{name}]' if ':' in name else name}:{listening.getsockname()[1]}/"
+
+
+def make_server(app: FastAPI) -> uvicorn.Server:
+    """Return uvicorn with our limits; its ``run(sockets=[...])`` serves until Ctrl-C."""
+    config = uvicorn.Config(
+        app,
+        http="h11",
+        ws="none",
+        log_level="critical",  # the middleware logs errors in routes, and malformed requests need no message
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=MAX_CONNECTIONS,  # beyond it requests get 503
+        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+    )
+    return uvicorn.Server(config)

@@ -59,7 +59,7 @@ def state_of(page, n_shapes=10):
 def expected_pixels(session, codes, poses):
     """Compute T(s) Φ α in Python and paint it as the page does."""
     peak = session.examples.amax(dim=1).sort().values[len(session.examples) // 2]
-    image = reconstruct(session.coder.model_, codes, poses)[0].reshape(session.image_shape)
+    image = reconstruct(session.coder.model_, codes, poses)[0].reshape(session.coder.image_shape_)
     return (255 * (image / peak).clamp(0, 1)).numpy()
 
 

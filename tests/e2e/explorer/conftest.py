@@ -1,4 +1,4 @@
-"""A server, a browser, and pages that must not complain."""
+"""A server, a browser, and pages that must log no errors."""
 
 from pathlib import Path
 
@@ -31,20 +31,20 @@ def browser():
 
 @pytest.fixture
 def open_page(browser):
-    """Open pages that must not complain, except of what a test expects."""
-    contexts, complaints = [], []
+    """Open pages that must log no errors, except those that a test expects."""
+    contexts, errors = [], []
 
     def visit(where, *, expected="", **settings):
         context = browser.new_context(**{"viewport": {"width": 1240, "height": 900}, **settings})
         contexts.append(context)
         page = context.new_page()
-        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("pageerror", lambda error: errors.append(str(error)))
 
-        def hear(message):
+        def check(message):
             if message.type in ("error", "warning") and not (expected and expected in message.text):
-                complaints.append(message.text)
+                errors.append(message.text)
 
-        page.on("console", hear)
+        page.on("console", check)
         page.goto(where)
         page.wait_for_selector("body[data-ready]")
         settle(page)
@@ -53,7 +53,7 @@ def open_page(browser):
     yield visit
     for context in contexts:
         context.close()
-    assert complaints == []
+    assert errors == []
 
 
 def pytest_collection_modifyitems(items):

@@ -52,7 +52,7 @@ def test_a_bad_file_gets_a_message_and_a_good_one_is_read(open_page, address, se
     assert int(state_of(page)[0][0].argmax()) == 8
 
 
-def test_the_last_wish_wins(open_page, address, session):
+def test_the_last_input_wins(open_page, address, session):
     page = open_page(address)
     page.route("**/api/*", lambda route: (page.wait_for_timeout(400), route.continue_()))
     page.click("#clear")
@@ -138,7 +138,7 @@ def test_the_exported_page_opens_from_disk(open_page, session, tmp_path):
     assert "liesparse explore" in page.text_content("#message")
 
 
-def test_a_server_that_is_gone_is_told(open_page):
+def test_a_stopped_server_is_reported(open_page):
     with serving() as (where, server):
         page = open_page(where, expected="ERR_CONNECTION_REFUSED")
         server.send_signal(signal.SIGINT)

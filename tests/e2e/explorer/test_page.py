@@ -124,7 +124,7 @@ def test_a_link_brings_the_same_view(open_page, address, session):
     page.keyboard.press("Tab")
     settle(page)
     assert page.input_value("#pose-values input >> nth=0") == "0.72"  # 7 - 2π
-    open_page(address + "#codes=99:1,x:y,-1:2&pose=nonsense&image=-7")  # no complaint
+    open_page(address + "#codes=99:1,x:y,-1:2&pose=nonsense&image=-7")  # no error
 
 
 def test_walks_play_and_are_saved(open_page, address, session):
@@ -166,12 +166,12 @@ def test_walks_play_and_are_saved(open_page, address, session):
 
 def test_planes_turn_with_the_pose(open_page, address):
     page = open_page(address)
-    clock = ".plane:nth-child(2) canvas.clock"
-    before, still = pixels_of(page, clock), pixels_of(page, ".plane:first-child canvas.clock")
+    clock = ".plane:nth-child(2) canvas.phase-dial"
+    before, still = pixels_of(page, clock), pixels_of(page, ".plane:first-child canvas.phase-dial")
     drag(page, "#pad", (0.2, 0.5), (0.35, 0.5))
     settle(page)
     assert np.abs(pixels_of(page, clock) - before).max() > 0
-    assert np.array_equal(pixels_of(page, ".plane:first-child canvas.clock"), still)  # ω = 0 never turns
+    assert np.array_equal(pixels_of(page, ".plane:first-child canvas.phase-dial"), still)  # ω = 0 never turns
     page.click("#all-planes")
     assert page.locator(".plane").count() == 128
     page.click("#sort-planes")

@@ -1,4 +1,4 @@
-"""Worlds to explore: the demo that ships with the package, and tiny ones."""
+"""Sessions for the tests: the demo that comes with the package, and small random ones."""
 
 import asyncio
 
@@ -34,7 +34,7 @@ def tiny(make_model):
 
 
 class Client:
-    """A browser without a network: one application, started, in one event loop."""
+    """A client without a network: one started application in one event loop."""
 
     def __init__(self, session, **settings):
         self._runner = asyncio.Runner()

@@ -1,4 +1,4 @@
-"""Questions to the model: bounded, in order, each on its own."""
+"""Requests for inference: a bounded number, in order, and an error stays with its request."""
 
 import asyncio
 import threading
@@ -6,7 +6,7 @@ import threading
 import pytest
 import torch
 
-from liesparse.web.inference_queue import MOST_AT_ONCE, FullError, InferenceQueue
+from liesparse.web.inference_queue import MAX_BATCH, InferenceQueue, QueueFullError
 from liesparse.web.session import infer, normalized
 
 
@@ -19,63 +19,63 @@ def image(number):
     return normalized(torch.randn(16, generator=torch.Generator().manual_seed(number), dtype=torch.float64))
 
 
-def at_desk(session, story, **settings):
-    """Run a story beside a queue that works."""
+def with_queue(session, scenario, **settings):
+    """Run a test function while the queue is processed."""
 
     async def run():
         queue = InferenceQueue(session, **settings)
-        worker = asyncio.create_task(queue.work())
+        worker = asyncio.create_task(queue.run())
         try:
-            return await asyncio.wait_for(story(queue), 30)
+            return await asyncio.wait_for(scenario(queue), 30)
         finally:
             worker.cancel()
 
     return asyncio.run(run())
 
 
-def test_everyone_gets_their_own_answer(session):
-    async def story(queue):
+def test_every_request_gets_its_own_result(session):
+    async def scenario(queue):
         return await asyncio.gather(*(queue.submit(lambda n=n: (image(n), f"note {n}")) for n in range(50)))
 
-    views = at_desk(session, story)
+    views = with_queue(session, scenario)
     expected = infer(session, torch.stack([image(n) for n in range(50)]))
     assert [view.codes for view in views] == [view.codes for view in expected]
     assert [view.note for view in views] == [f"note {n}" for n in range(50)]
 
 
-def test_questions_are_taken_in_the_order_in_which_they_came(session):
+def test_requests_are_processed_in_order(session):
     seen = []
 
     def prepare(number):
         seen.append(number)
         return image(number), ""
 
-    async def story(queue):
-        await asyncio.gather(*(queue.submit(lambda n=n: prepare(n)) for n in range(2 * MOST_AT_ONCE)))
+    async def scenario(queue):
+        await asyncio.gather(*(queue.submit(lambda n=n: prepare(n)) for n in range(2 * MAX_BATCH)))
 
-    at_desk(session, story, most_waiting=2 * MOST_AT_ONCE)
-    assert seen == list(range(2 * MOST_AT_ONCE))
+    with_queue(session, scenario, size=2 * MAX_BATCH)
+    assert seen == list(range(2 * MAX_BATCH))
 
 
-def test_the_loop_stays_free_while_the_model_thinks(session):
-    async def story(queue):
+def test_the_event_loop_runs_during_inference(session):
+    async def scenario(queue):
         release = threading.Event()
 
         def prepare():
             assert release.wait(10)
             return image(0), ""
 
-        answer = asyncio.create_task(queue.submit(prepare))
+        result = asyncio.create_task(queue.submit(prepare))
         await asyncio.sleep(0.05)
-        assert not answer.done()
-        release.set()  # which the loop could not do if it had to wait
-        return await answer
+        assert not result.done()
+        release.set()  # impossible if the loop were blocked
+        return await result
 
-    assert at_desk(session, story).codes == infer(session, image(0)[None])[0].codes
+    assert with_queue(session, scenario).codes == infer(session, image(0)[None])[0].codes
 
 
 async def busy(queue):
-    """Give the worker something that takes until the event is set."""
+    """Block the worker until the event is set."""
     begun, release = threading.Event(), threading.Event()
 
     def prepare():
@@ -89,23 +89,23 @@ async def busy(queue):
     return first, release
 
 
-def test_a_full_desk_refuses_and_recovers(session):
-    async def story(queue):
+def test_a_full_queue_refuses_and_recovers(session):
+    async def scenario(queue):
         first, release = await busy(queue)
         waiting = [asyncio.create_task(queue.submit(lambda: (image(1), ""))) for _ in range(3)]
         await asyncio.sleep(0)
         for _ in range(2):
-            with pytest.raises(FullError):
+            with pytest.raises(QueueFullError, match="3 images wait already"):
                 await queue.submit(lambda: (image(2), ""))
         release.set()
         await asyncio.gather(first, *waiting)
         return await queue.submit(lambda: (image(2), ""))
 
-    assert at_desk(session, story, most_waiting=3).codes == infer(session, image(2)[None])[0].codes
+    assert with_queue(session, scenario, size=3).codes == infer(session, image(2)[None])[0].codes
 
 
-def test_who_leaves_makes_room_and_costs_nothing(session):
-    async def story(queue):
+def test_a_cancelled_request_leaves_the_queue_and_is_not_prepared(session):
+    async def scenario(queue):
         first, release = await busy(queue)
         prepared = []
         leaving = [asyncio.create_task(queue.submit(lambda: prepared.append(1))) for _ in range(3)]
@@ -119,34 +119,34 @@ def test_who_leaves_makes_room_and_costs_nothing(session):
         await asyncio.gather(first, *staying)
         assert prepared == []
 
-    at_desk(session, story, most_waiting=3)
+    with_queue(session, scenario, size=3)
 
 
-def test_who_leaves_while_the_model_thinks_harms_nobody(session):
-    async def story(queue):
+def test_a_request_cancelled_during_inference_harms_no_other(session):
+    async def scenario(queue):
         first, release = await busy(queue)
         first.cancel()
         release.set()
         return await queue.submit(lambda: (image(1), ""))
 
-    assert at_desk(session, story).note == ""
+    assert with_queue(session, scenario).note == ""
 
 
-def test_an_error_stays_with_its_question(session):
+def test_an_error_stays_with_its_request(session):
     def wrong():
         raise ValueError("not this one")
 
-    async def story(queue):
+    async def scenario(queue):
         first, release = await busy(queue)
-        questions = [lambda: (image(1), ""), wrong, lambda: (torch.full((16,), torch.nan).double(), ""), lambda: None]
-        questions += [lambda: (torch.zeros(3).double(), ""), lambda: (image(2), "")]
-        tasks = [asyncio.create_task(queue.submit(question)) for question in questions]
+        prepares = [lambda: (image(1), ""), wrong, lambda: (torch.full((16,), torch.nan).double(), ""), lambda: None]
+        prepares += [lambda: (torch.zeros(3).double(), ""), lambda: (image(2), "")]
+        tasks = [asyncio.create_task(queue.submit(prepare)) for prepare in prepares]
         await asyncio.sleep(0)
         release.set()
         await first
         return await asyncio.gather(*tasks, return_exceptions=True)
 
-    good, refused, nan, nothing, short, also_good = at_desk(session, story)
+    good, refused, nan, nothing, short, also_good = with_queue(session, scenario)
     assert str(refused) == "not this one"
     for error in (nan, nothing, short):
         assert isinstance(error, Exception)

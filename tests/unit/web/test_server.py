@@ -1,7 +1,12 @@
-"""The routes: good answers, and for everything else JSON that says what was wrong."""
+"""The routes: results, or JSON that says what was wrong; the socket; uvicorn and its limits."""
 
+import contextlib
+import http.client
 import io
 import json
+import socket
+import threading
+import time
 
 import pytest
 import schemathesis
@@ -11,9 +16,10 @@ from PIL import Image
 from schemathesis import GenerationMode
 from schemathesis.checks import positive_data_acceptance
 
+from liesparse.web import server
 from liesparse.web.middleware import HEADERS
+from liesparse.web.server import MAX_BYTES, address_of, make_app, make_server, open_socket
 from liesparse.web.session import View, infer, normalized
-from liesparse.web.uploads import MAX_BYTES
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +59,7 @@ def test_the_page_comes_with_its_policy(client):
     assert "tiny · liesparse" in answer.text
 
 
-def test_a_drawing_is_answered_as_the_model_thinks(client, session):
+def test_a_drawing_gives_what_the_model_infers(client, session):
     answer = draw(client)
     (expected,) = infer(session, normalized(torch.arange(16.0))[None])
     assert answer.status_code == 200
@@ -132,7 +138,7 @@ def test_no_other_path_leads_anywhere(client, path):
 def test_a_long_or_odd_address_is_just_not_found(client):
     check_problem(client.get("/" + "x" * 5000), 404)
     check_problem(client.get("/%00%ff%0d%0a"), 404)
-    assert client.get("/?file=/etc/passwd").status_code == 200  # which nobody reads
+    assert client.get("/?file=/etc/passwd").status_code == 200  # the query is ignored
 
 
 @pytest.mark.parametrize(("method", "path"), [("GET", "/api/drawing"), ("PUT", "/api/picture"), ("POST", "/")])
@@ -142,7 +148,7 @@ def test_other_methods_are_refused(client, method, path):
     assert answer.headers["allow"]
 
 
-def test_other_names_and_pages_are_refused(client):
+def test_other_hosts_and_pages_are_refused(client):
     check_problem(draw(client, headers={"Host": "evil.example"}), 421)
     check_problem(draw(client, headers={"Origin": "http://evil.example"}), 403)
     check_problem(draw(client, headers={"Origin": "null"}), 403)
@@ -150,15 +156,15 @@ def test_other_names_and_pages_are_refused(client):
 
 
 def test_an_error_of_the_server_is_told_plainly(session, make_client, caplog):
-    """An engine that is missing stands in for a bug."""
+    """A missing engine takes the place of a bug."""
     with make_client(session._replace(engine=None, examples=session.examples[:0])) as client:
         check_problem(draw(client), 500, "in the terminal")
         check_problem(client.post("/api/picture", content=b""), 422)  # and the queue still works
     assert "A request failed: POST '/api/drawing'\nTraceback" in caplog.text
 
 
-def test_a_full_desk_says_so_and_others_are_answered(session, make_client):
-    with make_client(session, most_waiting=2) as client:
+def test_a_full_queue_says_so_and_others_are_served(session, make_client):
+    with make_client(session, queue_size=2) as client:
         options = {"json": {"pixels": [*range(16)]}}
         answers = client.all(*[("POST", "/api/drawing", options)] * 12)
     refused = [answer for answer in answers if answer.status_code != 200]
@@ -217,3 +223,116 @@ def test_the_api_does_what_its_schema_says(client, path, mode, n_examples):
 
     check()
     assert seen <= ({200, 422} if mode is GenerationMode.POSITIVE else {400, 422})
+
+
+@contextlib.contextmanager
+def running(app):
+    """Run a server in a thread, and yield a function that opens connections to it."""
+    listening = open_socket("127.0.0.1", 0)
+    port = listening.getsockname()[1]
+    uvicorn_server = make_server(app)
+    thread = threading.Thread(target=uvicorn_server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    with contextlib.ExitStack() as stack:
+        stack.callback(thread.join, 20)
+        stack.callback(setattr, uvicorn_server, "should_exit", True)
+
+        def connect():
+            return stack.enter_context(contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)))
+
+        yield connect
+    assert not thread.is_alive()
+
+
+def status_of(connection, *arguments, **options):
+    connection.request(*arguments, **options)
+    response = connection.getresponse()
+    response.read()
+    return response.status
+
+
+def test_it_is_ready_when_it_says_so_and_sends_no_server_header(session):
+    started = threading.Event()
+    with running(make_app(session, on_start=started.set)) as connect:
+        assert started.wait(10)
+        connection = connect()
+        connection.request("GET", "/")
+        response = connection.getresponse()
+        assert response.status == 200
+        assert response.headers["server"] is None
+        assert b"tiny" in response.read()
+
+
+def test_too_many_connections_get_503_until_some_close(session, monkeypatch):
+    monkeypatch.setattr(server, "MAX_CONNECTIONS", 3)
+    with running(make_app(session)) as connect:
+        first, second, third = connect(), connect(), connect()
+        assert status_of(first, "GET", "/") == status_of(second, "GET", "/") == 200
+        assert status_of(third, "GET", "/") == 503  # and closes its connection
+        assert status_of(first, "GET", "/") == 200
+
+
+def test_idle_connections_are_closed(session, monkeypatch):
+    monkeypatch.setattr(server, "KEEP_ALIVE_SECONDS", 1)
+    with running(make_app(session)) as connect:
+        connection = connect()
+        assert status_of(connection, "GET", "/docs") == 200
+        connection.sock.settimeout(10)
+        assert connection.sock.recv(1) == b""
+
+
+def test_a_large_head_is_refused(session):
+    with running(make_app(session)) as connect:
+        connection = connect()
+        connection.connect()
+        connection.sock.sendall(b"GET / HTTP/1.1\r\nX: " + b"x" * 2 * server.MAX_HEAD_BYTES)
+        assert connection.sock.recv(12) == b"HTTP/1.1 400"
+        assert status_of(connect(), "GET", "/docs") == 200
+
+
+def test_a_slow_body_does_not_delay_others_or_the_end(session, monkeypatch):
+    monkeypatch.setattr(server, "SHUTDOWN_SECONDS", 1)
+    began = time.perf_counter()
+    with running(make_app(session)) as connect:
+        slow = connect()
+        slow.putrequest("POST", "/api/picture")
+        slow.putheader("Content-Length", "9")
+        slow.endheaders(b"half")
+        assert status_of(connect(), "GET", "/docs") == 200
+    assert time.perf_counter() - began < server.SHUTDOWN_SECONDS + 8
+
+
+def test_a_socket_is_taken_at_once():
+    with open_socket("127.0.0.1", 0) as first:
+        port = first.getsockname()[1]
+        with pytest.raises(ValueError, match=rf"Cannot listen on 127\.0\.0\.1, port {port}: Address already in use"):
+            open_socket("127.0.0.1", port)
+        with socket.create_connection(("127.0.0.1", port)):  # waits until the server runs
+            pass
+    open_socket("127.0.0.1", port).close()
+
+
+@pytest.mark.parametrize("host", ["no.such.name.invalid", "192.0.2.1", "x" * 300, "999.1.1.1", "::zz"])
+def test_an_address_that_is_not_ours_is_one_line(host):
+    with pytest.raises(ValueError, match=r"^Cannot listen on .*, port 0: .*Pass an address of this machine as --host"):
+        open_socket(host, 0)
+
+
+def test_no_address_is_not_all_addresses():
+    with pytest.raises(ValueError, match="--host: expected an address, got none"):
+        open_socket("", 0)
+
+
+@pytest.mark.parametrize(
+    ("host", "shown"),
+    [
+        ("127.0.0.1", "127.0.0.1"),
+        ("localhost", "localhost"),
+        ("0.0.0.0", "127.0.0.1"),
+        ("::1", "[::1]"),
+        ("::", "[::1]"),
+    ],
+)
+def test_the_address_is_one_that_a_browser_opens(host, shown):
+    with open_socket("127.0.0.1", 0) as taken:
+        assert address_of(taken, host) == f"http://{shown}:{taken.getsockname()[1]}/"

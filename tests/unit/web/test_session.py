@@ -1,4 +1,4 @@
-"""What the model thinks of an image: modes, shares and poses against brute force; runs that lack something."""
+"""What is inferred from an image: modes, shares and poses against brute force; runs that lack something."""
 
 import logging
 from dataclasses import replace
@@ -83,7 +83,7 @@ def test_the_demo_agrees_with_its_estimator_and_with_itself_alone(demo):
 def test_the_demo_shows_held_out_images_of_norm_one(demo):
     assert demo.examples.shape == (N_EXAMPLES, 784)
     assert demo.examples.norm(dim=1).tolist() == pytest.approx([1] * N_EXAMPLES, abs=1e-5)
-    assert demo.image_shape == (28, 28)
+    assert demo.coder.image_shape_ == (28, 28)
 
 
 @pytest.mark.parametrize("scale", [1e-38, 1.0, 1e37])

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from liesparse.web.uploads import FORMATS, MAX_PIXELS, read_upload
+from liesparse.web.session import FORMATS, MAX_PIXELS, read_upload
 
 
 def encode(picture, kind="PNG", **options):

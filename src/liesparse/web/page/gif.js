@@ -1,17 +1,17 @@
-// Moving pictures as GIF: written here, as browsers have no encoder and the page loads nothing from elsewhere.
+// An encoder for animated GIFs: browsers have none, and the page loads nothing from other servers.
 
-const GREYS = 64;
-const CUBE = 6; // levels of each colour
+const GREY_LEVELS = 64;
+const COLOUR_LEVELS = 6; // of each channel
 
-/** Lempel-Ziv-Welch as GIF has it: codes grow by a bit whenever the table outgrows them. */
+/** LZW compression of GIF: codes grow by a bit whenever the table needs it. */
 function compress(indices, bits) {
   const bytes = [];
   const clear = 1 << bits;
-  let [size, next, held, nHeld] = [bits + 1, clear + 2, 0, 0];
+  let [size, next, buffer, nBits] = [bits + 1, clear + 2, 0, 0];
   const table = new Map();
   const write = (code) => {
-    held |= code << nHeld;
-    for (nHeld += size; nHeld >= 8; nHeld -= 8, held >>>= 8) bytes.push(held & 255);
+    buffer |= code << nBits;
+    for (nBits += size; nBits >= 8; nBits -= 8, buffer >>>= 8) bytes.push(buffer & 255);
   };
   write(clear);
   let prefix = indices[0];
@@ -35,7 +35,7 @@ function compress(indices, bits) {
   }
   write(prefix);
   write(clear + 1);
-  if (nHeld > 0) bytes.push(held & 255);
+  if (nBits > 0) bytes.push(buffer & 255);
   return bytes;
 }
 
@@ -48,13 +48,13 @@ function encodeGif(frames, { width, height, coloured, scale, seconds }) {
   const palette = [];
   for (let i = 0; i < 1 << bits; i++) {
     const level = (value, n) => Math.round((255 * value) / (n - 1));
-    if (!coloured) palette.push(...Array(3).fill(level(i, GREYS)));
-    else if (i >= CUBE ** 3) palette.push(0, 0, 0);
-    else palette.push(...[Math.floor(i / CUBE ** 2), Math.floor(i / CUBE) % CUBE, i % CUBE].map((v) => level(v, CUBE)));
+    if (!coloured) palette.push(...Array(3).fill(level(i, GREY_LEVELS)));
+    else if (i >= COLOUR_LEVELS ** 3) palette.push(0, 0, 0);
+    else palette.push(...[Math.floor(i / COLOUR_LEVELS ** 2), Math.floor(i / COLOUR_LEVELS) % COLOUR_LEVELS, i % COLOUR_LEVELS].map((v) => level(v, COLOUR_LEVELS)));
   }
   const index = (levels, p) => {
-    if (!coloured) return Math.round(levels[3 * p] * (GREYS - 1));
-    return [0, 1, 2].reduce((sum, c) => sum * CUBE + Math.round(levels[3 * p + c] * (CUBE - 1)), 0);
+    if (!coloured) return Math.round(levels[3 * p] * (GREY_LEVELS - 1));
+    return [0, 1, 2].reduce((sum, c) => sum * COLOUR_LEVELS + Math.round(levels[3 * p + c] * (COLOUR_LEVELS - 1)), 0);
   };
   const parts = [text("GIF89a"), short(w), short(h), [0xf0 | (bits - 1), 0, 0], palette];
   parts.push([0x21, 0xff, 11], text("NETSCAPE2.0"), [3, 1, 0, 0, 0]);

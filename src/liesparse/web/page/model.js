@@ -1,9 +1,9 @@
-// The model itself: I = W R(s) Wᵀ Φ α, computed in the page. Poses are in radians, arrays row-major.
+// The model: I = W R(s) Wᵀ Φ α, computed in the page. Poses are in radians, arrays row-major.
 
 const TURN = 2 * Math.PI;
 const wrap = (angle) => angle - TURN * Math.round(angle / TURN);
 
-/** Turn the bits of a half-precision number into a number. */
+/** Decode a half-precision number. */
 function fromHalf(bits) {
   const sign = bits & 0x8000 ? -1 : 1;
   const exponent = (bits >> 10) & 31;
@@ -11,8 +11,8 @@ function fromHalf(bits) {
   return sign * (exponent ? 2 ** (exponent - 15) * (1 + fraction / 1024) : 2 ** -14 * (fraction / 1024));
 }
 
-/** Unpack what the page came with. */
-async function openWorld() {
+/** Parse the session in the page and decode its arrays. */
+async function loadSession() {
   const session = JSON.parse(document.getElementById("session").textContent);
   const packed = Uint8Array.from(atob(session.block), (letter) => letter.charCodeAt(0));
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
@@ -158,12 +158,12 @@ class Model {
 }
 
 /** ‖I‖² / ‖I − Î‖². */
-function signalToNoise(image, guess) {
+function signalToNoise(image, estimate) {
   let signal = 0;
   let noise = 0;
   image.forEach((value, p) => {
     signal += value ** 2;
-    noise += (value - guess[p]) ** 2;
+    noise += (value - estimate[p]) ** 2;
   });
   return signal / Math.max(noise, 1e-12);
 }

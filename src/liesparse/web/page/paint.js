@@ -1,41 +1,41 @@
-// From numbers to pixels.
+// Colours, canvases and elements.
 
-const NIGHT = matchMedia("(prefers-color-scheme: dark)");
+const DARK_SCHEME = matchMedia("(prefers-color-scheme: dark)");
 const HEAT = {
   light: [[247, 248, 250], [158, 196, 228], [33, 102, 172], [6, 40, 90]],
   dark: [[18, 22, 27], [22, 62, 104], [66, 146, 214], [240, 248, 255]],
 };
-const NATS = 40; // below the highest, where the heat map ends
+const HEAT_RANGE = 40; // nats from the highest log density to the end of the heat map
 const SIGNED = {
   light: [[33, 102, 172], [110, 165, 212], [245, 245, 245], [224, 130, 110], [178, 24, 43]],
   dark: [[140, 196, 240], [52, 104, 150], [26, 31, 36], [160, 72, 60], [255, 152, 130]],
 };
 
-/** A colour between the colours of a ramp. */
+/** Interpolate in a list of colours. */
 function blend(ramp, share) {
   const place = Math.min(Math.max(share, 0), 1) * (ramp.length - 1);
   const low = Math.min(Math.floor(place), ramp.length - 2);
   return ramp[low].map((value, channel) => value + (place - low) * (ramp[low + 1][channel] - value));
 }
 
-// Asking the browser for colours and sizes makes it lay out the page anew: ask once, not in every frame.
-const inks = new Map();
-NIGHT.addEventListener("change", () => inks.clear());
+// Reading colours and sizes makes the browser lay out the page again, so both are cached.
+const colours = new Map();
+DARK_SCHEME.addEventListener("change", () => colours.clear());
 
 /** A colour of the style sheet. */
-function ink(name) {
-  if (!inks.has(name)) inks.set(name, getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim());
-  return inks.get(name);
+function colourOf(name) {
+  if (!colours.has(name)) colours.set(name, getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim());
+  return colours.get(name);
 }
 
-/** 256 colours from unlikely to likely. */
+/** 256 colours from improbable to probable. */
 function heatColours() {
-  if (!inks.has("heat")) inks.set("heat", Array.from({ length: 256 }, (_, i) => blend(NIGHT.matches ? HEAT.dark : HEAT.light, i / 255)));
-  return inks.get("heat");
+  if (!colours.has("heat")) colours.set("heat", Array.from({ length: 256 }, (_, i) => blend(DARK_SCHEME.matches ? HEAT.dark : HEAT.light, i / 255)));
+  return colours.get("heat");
 }
 
 /** The colour of a log density that lies some nats below the highest. */
-const heatColour = (below) => heatColours()[Math.round(255 * Math.max(0, 1 - below / NATS) ** 1.5)];
+const heatColour = (below) => heatColours()[Math.round(255 * Math.max(0, 1 - below / HEAT_RANGE) ** 1.5)];
 
 const sizes = new WeakMap();
 const watcher = new ResizeObserver((entries) => {
@@ -52,8 +52,8 @@ function sizeOf(element) {
   return sizes.get(element);
 }
 
-/** Change a text only where it differs. */
-function write(element, text) {
+/** Set a text unless it is the same already. */
+function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
@@ -92,7 +92,7 @@ class Painter {
     this.fill(canvas, (p) => {
       let sum = 0;
       for (let c = 0; c < this.channels; c++) sum += image[p * pixelStride + c * channelStride];
-      return blend(NIGHT.matches ? SIGNED.dark : SIGNED.light, 0.5 + (0.5 * sum) / (peak * this.channels));
+      return blend(DARK_SCHEME.matches ? SIGNED.dark : SIGNED.light, 0.5 + (0.5 * sum) / (peak * this.channels));
     });
   }
 
@@ -109,8 +109,8 @@ class Painter {
   }
 }
 
-/** Make an element: tag, properties, children. */
-function make(tag, properties = {}, ...children) {
+/** Create an element from tag, properties and children. */
+function createElement(tag, properties = {}, ...children) {
   const { dataset, ...plain } = properties;
   const element = Object.assign(document.createElement(tag), plain);
   Object.assign(element.dataset, dataset ?? {});
@@ -118,8 +118,8 @@ function make(tag, properties = {}, ...children) {
   return element;
 }
 
-/** Let a canvas have as many pixels as the screen shows; returns its context in the units of the page. */
-function sharp(canvas) {
+/** Size a canvas to the pixels of the screen, clear it, and return its context in CSS units. */
+function prepareCanvas(canvas) {
   const { width, height } = sizeOf(canvas);
   const ratio = window.devicePixelRatio || 1;
   const [w, h] = [Math.max(1, Math.round(width * ratio)), Math.max(1, Math.round(height * ratio))];
@@ -130,23 +130,23 @@ function sharp(canvas) {
   return { context, width, height };
 }
 
-/** Make a photo as small as a server takes it; what is no picture stays as it is, for the server to say so. */
-async function shrink(file) {
+/** Shrink a picture below the limit of the server; any other file is sent as it is, and the server explains. */
+async function shrinkPicture(file) {
   try {
-    const whole = await createImageBitmap(file);
-    const share = Math.min(1, 1024 / Math.max(whole.width, whole.height));
-    const [width, height] = [whole.width, whole.height].map((side) => Math.max(1, Math.round(share * side)));
-    const canvas = make("canvas", { width, height });
-    canvas.getContext("2d").drawImage(whole, 0, 0, width, height);
+    const bitmap = await createImageBitmap(file);
+    const share = Math.min(1, 1024 / Math.max(bitmap.width, bitmap.height));
+    const [width, height] = [bitmap.width, bitmap.height].map((side) => Math.max(1, Math.round(share * side)));
+    const canvas = createElement("canvas", { width, height });
+    canvas.getContext("2d").drawImage(bitmap, 0, 0, width, height);
     return await new Promise((done) => canvas.toBlob(done, "image/png"));
   } catch {
     return file;
   }
 }
 
-/** Hand a file to the reader. */
-function save(blob, name) {
-  const link = make("a", { href: URL.createObjectURL(blob), download: name });
+/** Let the browser save a file. */
+function downloadFile(blob, name) {
+  const link = createElement("a", { href: URL.createObjectURL(blob), download: name });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }

@@ -1,14 +1,14 @@
-// The pose: a square pad for two axes, one dial each for any other number, over the posterior of the image.
+// The pose controls: a square pad for two axes, else one dial per axis, drawn over the posterior.
 
-const FIELD = 96; // points of the heat map along each axis
-const RING = 120; // points around a dial
+const HEAT_SIZE = 96; // points of the heat map along each axis
+const DIAL_POINTS = 120; // points around a dial
 const STEP = 0.05; // radians of an arrow key
 const KEYS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowDown: [0, -1], ArrowUp: [0, 1] };
 
 /** Call `move` with places inside an element, 0 to 1 from its top left, while a pointer drags. */
 function onDrag(element, move) {
   let pointer = null;
-  const tell = (event) => {
+  const report = (event) => {
     const box = element.getBoundingClientRect();
     move((event.clientX - box.left) / box.width, (event.clientY - box.top) / box.height);
   };
@@ -16,9 +16,9 @@ function onDrag(element, move) {
     if (event.button !== 0 || pointer !== null) return;
     pointer = event.pointerId;
     element.setPointerCapture(pointer);
-    tell(event);
+    report(event);
   });
-  element.addEventListener("pointermove", (event) => event.pointerId === pointer && tell(event));
+  element.addEventListener("pointermove", (event) => event.pointerId === pointer && report(event));
   for (const end of ["pointerup", "pointercancel"]) {
     element.addEventListener(end, (event) => event.pointerId === pointer && (pointer = null));
   }
@@ -35,54 +35,54 @@ function onArrows(element, move) {
   });
 }
 
-/** Tell who does not see it what a pad is. */
-function describe(element, label) {
+/** Set the label and range that screen readers announce. */
+function setSliderLabel(element, label) {
   const about = { label, valuemin: (-Math.PI).toFixed(2), valuemax: Math.PI.toFixed(2) };
   for (const [name, value] of Object.entries(about)) element.setAttribute(`aria-${name}`, value);
 }
 
-const tellPose = (pose) => pose.map((value, axis) => `s${axis + 1} = ${value.toFixed(2)}`).join(", ");
+const formatPose = (pose) => pose.map((value, axis) => `s${axis + 1} = ${value.toFixed(2)}`).join(", ");
 
-/** Two axes: a square whose left meets its right, and its top its bottom. */
+/** Two axes: a square that wraps around at its edges. */
 class Pad {
   constructor(model, current, change) {
     this.model = model;
-    this.heat = make("canvas", { width: FIELD, height: FIELD });
-    this.marks = make("canvas");
-    this.element = make("div", { className: "pad", id: "pad", tabIndex: 0, role: "slider" }, this.heat, this.marks);
-    describe(this.element, "Pose on the torus; arrow keys move it");
+    this.heat = createElement("canvas", { width: HEAT_SIZE, height: HEAT_SIZE });
+    this.marks = createElement("canvas");
+    this.element = createElement("div", { className: "pad", id: "pad", tabIndex: 0, role: "slider" }, this.heat, this.marks);
+    setSliderLabel(this.element, "Pose on the torus; arrow keys move it");
     onDrag(this.element, (x, y) => change([wrap(TURN * (x - 0.5)), wrap(TURN * (0.5 - y))]));
     onArrows(this.element, (dx, dy) => change([wrap(current()[0] + dx), wrap(current()[1] + dy)]));
   }
 
-  paint({ pose, natural, modes, others }) {
-    this.element.setAttribute("aria-valuetext", tellPose(pose));
+  paint({ pose, natural, modes, examplePoses }) {
+    this.element.setAttribute("aria-valuetext", formatPose(pose));
     this.element.setAttribute("aria-valuenow", pose[0].toFixed(2));
     this.paintHeat(natural);
-    const { context, width, height } = sharp(this.marks);
+    const { context, width, height } = prepareCanvas(this.marks);
     const at = ([a, b]) => [width * (wrap(a) / TURN + 0.5), height * (0.5 - wrap(b) / TURN)];
     this.cross(context, width, height);
-    context.fillStyle = ink("soft");
+    context.fillStyle = colourOf("soft");
     context.globalAlpha = 0.55;
-    for (const other of others) this.disc(context, at(other), 1.7);
+    for (const example of examplePoses) this.disc(context, at(example), 1.7);
     context.globalAlpha = 1;
     context.lineWidth = 1.5;
-    context.strokeStyle = ink("warn");
+    context.strokeStyle = colourOf("warn");
     for (const mode of modes) this.ring(context, at(mode.pose), 8);
     const [x, y] = at(pose);
     for (const [dx, dy] of [[0, 0], [width, 0], [-width, 0], [0, height], [0, -height]]) this.handle(context, [x + dx, y + dy]);
   }
 
   paintHeat(natural) {
-    const values = this.model.field(natural, FIELD);
+    const values = this.model.field(natural, HEAT_SIZE);
     const highest = values.reduce((best, value) => Math.max(best, value), -Infinity);
     const context = this.heat.getContext("2d");
-    const data = context.createImageData(FIELD, FIELD);
-    for (let j = 0; j < FIELD; j++) {
-      for (let i = 0; i < FIELD; i++) {
-        const [r, g, b] = heatColour(highest - values[j * FIELD + i]);
-        const row = (FIELD - j) % FIELD; // the second axis points up, and its lowest row is its highest
-        const place = 4 * (row * FIELD + i);
+    const data = context.createImageData(HEAT_SIZE, HEAT_SIZE);
+    for (let j = 0; j < HEAT_SIZE; j++) {
+      for (let i = 0; i < HEAT_SIZE; i++) {
+        const [r, g, b] = heatColour(highest - values[j * HEAT_SIZE + i]);
+        const row = (HEAT_SIZE - j) % HEAT_SIZE; // the second axis points up
+        const place = 4 * (row * HEAT_SIZE + i);
         data.data[place] = r;
         data.data[place + 1] = g;
         data.data[place + 2] = b;
@@ -93,7 +93,7 @@ class Pad {
   }
 
   cross(context, width, height) {
-    context.strokeStyle = ink("tick");
+    context.strokeStyle = colourOf("tick");
     context.lineWidth = 1;
     context.globalAlpha = 0.6;
     context.beginPath();
@@ -106,9 +106,9 @@ class Pad {
     context.stroke();
     context.globalAlpha = 1;
     context.font = "11px system-ui, sans-serif";
-    context.strokeStyle = ink("card"); // a rim, as the heat below may be of any colour
+    context.strokeStyle = colourOf("card"); // an outline, readable over any colour
     context.lineWidth = 3;
-    context.fillStyle = ink("soft");
+    context.fillStyle = colourOf("soft");
     for (const [text, x, y] of [["−π", 4, height - 5], ["s₁ → π", width - 40, height - 5], ["s₂ ↑ π", 4, 14]]) {
       context.strokeText(text, x, y);
       context.fillText(text, x, y);
@@ -128,39 +128,39 @@ class Pad {
   }
 
   handle(context, place) {
-    context.fillStyle = ink("card");
+    context.fillStyle = colourOf("card");
     this.disc(context, place, 7);
-    context.fillStyle = ink("accent");
+    context.fillStyle = colourOf("accent");
     this.disc(context, place, 5);
   }
 }
 
-/** One axis: a dial whose ring shows the posterior along it, the other axes staying where they are. */
+/** One axis: a dial whose ring shows the posterior along it, with the other axes fixed. */
 class Dial {
   constructor(model, axis, current, change) {
     Object.assign(this, { model, axis });
-    this.canvas = make("canvas");
-    this.element = make("div", { className: "pad dial", tabIndex: 0, role: "slider" }, this.canvas);
+    this.canvas = createElement("canvas");
+    this.element = createElement("div", { className: "pad dial", tabIndex: 0, role: "slider" }, this.canvas);
     this.element.dataset.axis = axis;
-    describe(this.element, `Pose, axis ${axis + 1}`);
+    setSliderLabel(this.element, `Pose, axis ${axis + 1}`);
     const set = (value) => change(current().map((old, place) => (place === axis ? wrap(value) : old)));
     onDrag(this.element, (x, y) => set(Math.atan2(0.5 - y, x - 0.5)));
     onArrows(this.element, (dx, dy) => set(current()[axis] + dx + dy));
   }
 
-  paint({ pose, natural, modes, others }) {
+  paint({ pose, natural, modes, examplePoses }) {
     this.element.setAttribute("aria-valuenow", pose[this.axis].toFixed(2));
-    const { context, width, height } = sharp(this.canvas);
+    const { context, width, height } = prepareCanvas(this.canvas);
     const [x, y, radius] = [width / 2, height / 2, 0.42 * Math.min(width, height)];
     const at = (angle, share) => [x + share * radius * Math.cos(angle), y - share * radius * Math.sin(angle)];
-    const values = this.model.slice(natural, pose, this.axis, RING);
+    const values = this.model.slice(natural, pose, this.axis, DIAL_POINTS);
     const highest = values.reduce((best, value) => Math.max(best, value), -Infinity);
     context.lineWidth = 0.2 * radius;
     values.forEach((value, i) => {
-      const angle = TURN * (i / RING - 0.5);
+      const angle = TURN * (i / DIAL_POINTS - 0.5);
       context.strokeStyle = `rgb(${heatColour(highest - value).join(",")})`;
       context.beginPath();
-      context.arc(x, y, radius, -angle - TURN / RING, -angle + TURN / RING / 2);
+      context.arc(x, y, radius, -angle - TURN / DIAL_POINTS, -angle + TURN / DIAL_POINTS / 2);
       context.stroke();
     });
     const mark = (angle, colour, size) => {
@@ -169,16 +169,16 @@ class Dial {
       context.arc(...at(angle, size > 3 ? 1 : 0.78), size, 0, TURN);
       context.fill();
     };
-    for (const other of others) mark(other[this.axis], ink("tick"), 1.5);
-    for (const mode of modes) mark(mode.pose[this.axis], ink("warn"), 3);
-    context.strokeStyle = ink("soft");
+    for (const example of examplePoses) mark(example[this.axis], colourOf("tick"), 1.5);
+    for (const mode of modes) mark(mode.pose[this.axis], colourOf("warn"), 3);
+    context.strokeStyle = colourOf("soft");
     context.lineWidth = 2;
     context.beginPath();
     context.moveTo(x, y);
     context.lineTo(...at(pose[this.axis], 0.88));
     context.stroke();
-    mark(pose[this.axis], ink("accent"), 7);
-    context.fillStyle = ink("soft");
+    mark(pose[this.axis], colourOf("accent"), 7);
+    context.fillStyle = colourOf("soft");
     context.font = "13px system-ui, sans-serif";
     context.textAlign = "center";
     context.fillText(`s${"₁₂₃₄₅₆₇₈₉"[this.axis] ?? this.axis + 1}`, x, y + 0.3 * radius);

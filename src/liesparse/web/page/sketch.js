@@ -1,6 +1,6 @@
 // The drawing pad: an image of the model's size, painted with a soft brush.
 
-const GHOST = 0.3;
+const GHOST_OPACITY = 0.3;
 
 class Sketch {
   constructor(canvas, painter, changed) {
@@ -39,7 +39,7 @@ class Sketch {
     return [((event.clientX - box.left) / box.width) * width - 0.5, ((event.clientY - box.top) / box.height) * height - 0.5];
   }
 
-  /** Arrows move the pen, space puts it down for one dot. */
+  /** Arrows move the cursor, space paints a dot, shift and arrows draw. */
   key(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const direction = KEYS[event.key];
@@ -92,7 +92,7 @@ class Sketch {
     return this.pixels.every((value) => Math.abs(value) < 1e-6);
   }
 
-  /** Show a faint image behind an empty pad, to be traced. */
+  /** Show a faint image in an empty pad, as a guide for drawing. */
   showGhost(ghost) {
     this.ghost = ghost;
     if (this.blank) this.paint();
@@ -100,10 +100,10 @@ class Sketch {
 
   paint() {
     const faint = this.ghost && this.blank;
-    this.painter.image(this.canvas, faint ? this.ghost.map((value) => GHOST * value) : this.pixels);
+    this.painter.image(this.canvas, faint ? this.ghost.map((value) => GHOST_OPACITY * value) : this.pixels);
     if (document.activeElement !== this.canvas || !this.canvas.matches(":focus-visible")) return;
     const context = this.canvas.getContext("2d");
-    context.fillStyle = ink("accent");
+    context.fillStyle = colourOf("accent");
     context.fillRect(...this.cursor, 1, 1);
   }
 }

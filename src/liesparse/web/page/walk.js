@@ -2,20 +2,20 @@
 
 const N_FRAMES = 48;
 const N_STRIP = 12;
-const GIF_SIDE = 224; // pixels, about
+const GIF_SIDE = 224; // pixels, roughly
 
-/** The view at a share of a walk; walks end where they began. */
+/** Codes and pose at a share of a walk, 0 to 1; walks are periodic. */
 function viewAt(walk, share) {
   if (walk.axis !== undefined) {
     const pose = [...walk.from.pose];
     pose[walk.axis] = wrap(pose[walk.axis] + TURN * share);
     return { codes: walk.from.codes, pose };
   }
-  const way = 0.5 - 0.5 * Math.cos(TURN * share); // there and back, slow at the ends
-  const mix = (a, b) => a + way * (b - a);
+  const eased = 0.5 - 0.5 * Math.cos(TURN * share); // from A to B and back, slow at both ends
+  const mix = (a, b) => a + eased * (b - a);
   return {
     codes: walk.from.codes.map((code, k) => mix(code, walk.to.codes[k])),
-    pose: walk.from.pose.map((angle, axis) => wrap(angle + way * wrap(walk.to.pose[axis] - angle))),
+    pose: walk.from.pose.map((angle, axis) => wrap(angle + eased * wrap(walk.to.pose[axis] - angle))),
   };
 }
 
@@ -26,21 +26,21 @@ function saveGif(walk, model, painter) {
   });
   const { width, height } = painter;
   const scale = Math.max(1, Math.round(GIF_SIDE / Math.max(width, height)));
-  save(encodeGif(frames, { width, height, coloured: painter.channels === 3, scale, seconds: 0.06 }), "walk.gif");
+  downloadFile(encodeGif(frames, { width, height, coloured: painter.channels === 3, scale, seconds: 0.06 }), "walk.gif");
 }
 
 function savePng(walk, model, painter) {
   const scale = Math.max(1, Math.round(GIF_SIDE / 2 / Math.max(painter.width, painter.height)));
   const [w, h, gap] = [painter.width * scale, painter.height * scale, 4];
-  const strip = make("canvas", { width: N_STRIP * (w + gap) - gap, height: h });
+  const strip = createElement("canvas", { width: N_STRIP * (w + gap) - gap, height: h });
   const context = strip.getContext("2d");
   context.imageSmoothingEnabled = false;
-  const frame = make("canvas");
-  const span = walk.axis === undefined ? 0.5 / (N_STRIP - 1) : 1 / N_STRIP; // a line only one way
+  const frame = createElement("canvas");
+  const span = walk.axis === undefined ? 0.5 / (N_STRIP - 1) : 1 / N_STRIP; // a line from A to B only
   for (let i = 0; i < N_STRIP; i++) {
     const { codes, pose } = viewAt(walk, i * span);
     painter.image(frame, model.generate(codes, pose));
     context.drawImage(frame, i * (w + gap), 0, w, h);
   }
-  strip.toBlob((blob) => save(blob, "walk.png"));
+  strip.toBlob((blob) => downloadFile(blob, "walk.png"));
 }

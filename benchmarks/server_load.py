@@ -1,4 +1,7 @@
-"""Many clients at once: how the explorer's server bears them. Run ``python -m liesparse.web.load``."""
+"""Load test of the explorer's server: many clients at once, latency and memory.
+
+Run it from the repository: ``python benchmarks/server_load.py --seconds 60 --clients 50``.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,14 @@ from urllib.parse import urlsplit
 import numpy as np
 
 SIDE = 28  # of the demo's images
-WARM_UP = 0.5  # of the time: then the largest batches have come
-PATIENCE = 60.0  # seconds for one answer
-N_REQUESTS = 60  # different ones, made before, as making them takes time
+WARM_UP = 0.5  # share of the time after which memory is first measured
+TIMEOUT = 60.0  # seconds for one response
+N_REQUESTS = 60  # different ones, made in advance, as making them takes time
 
 
 class _Exchange(NamedTuple):
     seconds: float
-    problem: str  # "" for a good answer
+    problem: str  # "" if the response was good
 
 
 def measure_load(seconds: float = 60.0, clients: int = 50) -> dict[str, Any]:
@@ -44,7 +47,7 @@ def measure_load(seconds: float = 60.0, clients: int = 50) -> dict[str, Any]:
     -------
     dict
         Counts of requests and errors (the first one in words), requests per second, latencies in seconds, and the
-        server's resident memory in MB after half the time and at the end (None where the system does not tell it).
+        server's resident memory in MB after half the time and at the end (None where the system does not report it).
     """
     with _server() as (address, process):
         exchanges, memory = asyncio.run(_all_clients(address, seconds, clients, process.pid))
@@ -73,7 +76,7 @@ def _server() -> Iterator[tuple[str, subprocess.Popen[str]]]:
             line = process.stdout.readline() if process.stdout is not None else ""
             found = re.search(r"http://\S+", line)
             if found is None:
-                raise RuntimeError(f"The server did not start: {line.strip() or 'it said nothing'}")
+                raise RuntimeError(f"The server did not start: {line.strip() or 'no output'}")
             yield found.group(), process
         finally:
             process.send_signal(signal.SIGINT)
@@ -103,7 +106,7 @@ async def _client(address: str, requests: list[bytes], number: int, end: float) 
         request = requests[(number + len(done)) % len(requests)]
         began, problem = time.perf_counter(), ""
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 connection = connection or await asyncio.open_connection(host, port)
                 problem = await _exchange(*connection, request)
         except (OSError, EOFError, ValueError) as error:  # a timeout is an OSError
@@ -120,12 +123,12 @@ async def _client(address: str, requests: list[bytes], number: int, end: float) 
 async def _close(connection: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None) -> None:
     if connection is not None:
         connection[1].close()
-        with suppress(OSError):  # it may be broken already
+        with suppress(OSError):  # the connection may be broken already
             await connection[1].wait_closed()
 
 
 def _request(rng: np.random.Generator, host: str) -> bytes:
-    """Return a drawing, or every third time a picture of any size."""
+    """Return a drawing, or with probability 1/3 a picture."""
     if rng.integers(3):
         path, kind = "/api/drawing", "application/json"
         body = json.dumps({"pixels": _strokes(rng, SIDE).round(3).flatten().tolist()}).encode()
@@ -157,21 +160,21 @@ def _picture(rng: np.random.Generator) -> bytes:
 
 
 async def _exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> str:
-    """Send one request and return what was wrong with the answer."""
+    """Send one request and return what was wrong with the response."""
     writer.write(request)
     await writer.drain()
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     length = re.search(r"^content-length: (\d+)\r$", head, flags=re.IGNORECASE | re.MULTILINE)
     if length is None:
-        raise ValueError(f"an answer without a length: {head.splitlines()[0]}")
+        raise ValueError(f"a response without a length: {head.splitlines()[0]}")
     body = await reader.readexactly(int(length[1]))
     if head.split(" ", 2)[1] != "200":
         return f"{head.splitlines()[0]} {body[:200].decode(errors='replace')}"
-    return "" if "codes" in json.loads(body) else "an answer without codes"
+    return "" if "codes" in json.loads(body) else "a response without codes"
 
 
 def _memory(pid: int) -> float | None:
-    """Return the resident memory of a process in MB, where the system tells it."""
+    """Return the resident memory of a process in MB, where the system reports it."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -182,7 +185,7 @@ def _memory(pid: int) -> float | None:
 
 def main() -> None:
     """Measure, and print the figures as JSON."""
-    parser = argparse.ArgumentParser(prog="python -m liesparse.web.load", description=main.__doc__)
+    parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--clients", type=int, default=50)
     given = parser.parse_args()

@@ -1,4 +1,4 @@
-"""What only this model can do: see where things are, and move them."""
+"""What a fitted :class:`LieSparseCoder` does with images: find codes and poses, and move them."""
 
 from __future__ import annotations
 
@@ -12,37 +12,46 @@ from torch import Tensor
 
 from liesparse._checks import check_count
 from liesparse.devices import to_cpu
-from liesparse.estimators.base import Array, Coder, Images
+from liesparse.estimators.base import Array, Coder, ImageBatch
+from liesparse.inference import infer_codes, map_poses
+from liesparse.metrics import MAP_STEPS
 from liesparse.model import Parameters, apply_transform, draw_codes, generate, reconstruct
-from liesparse.posterior import Engine, TorusPosterior, log_likelihood, pose_natural
+from liesparse.posterior import Engine, TorusPosterior, log_likelihood, make_engine, pose_natural
+from liesparse.recipes import Recipe
 from liesparse.torus import wrap
 
 
 class Inference(NamedTuple):
-    """What the model thinks of images: codes (n_images, n_components) and most probable poses (n_images, n)."""
+    """Codes (n_images, n_components) and most probable poses (n_images, torus_dim) of images."""
 
     codes: Any
     poses: Any
 
 
-class Motions(Coder):
-    """Poses and motions of a fitted :class:`LieSparseCoder`."""
+class PosedCoder(Coder):
+    """A coder whose fitted model knows poses."""
 
     model_: Parameters
+    exact_codes: bool
 
-    def _codes(self, images: Images) -> Tensor:
+    def effective_recipe(self) -> Recipe:
+        """Return the recipe with all changes that the parameters ask for."""
         raise NotImplementedError
 
-    def _infer(self, images: Images) -> tuple[Tensor, Tensor]:
-        raise NotImplementedError
-
-    def _engine(self) -> Engine:
-        raise NotImplementedError
+    def inverse_transform(self, codes: Any, poses: Any = None) -> Any:
+        """Return the images T(s)Φα of norm-1 scale; without ``poses`` at s = 0."""
+        check_is_fitted(self)
+        model = self.model_
+        as_tensor = isinstance(codes, Tensor)
+        codes = self._tensor(codes)
+        poses = codes.new_zeros(len(codes), model.torus_dim) if poses is None else self._tensor(poses)
+        rows = reconstruct(model, codes, poses)
+        return ImageBatch(rows, rows[:, :1], self.image_shape_, as_tensor).restore_images(rows)
 
     def infer(self, X: Any) -> Inference:
         """Return codes and most probable poses."""
         images = self._known_images(X)
-        return Inference(*map(images.give_back, self._infer(images)))
+        return Inference(*map(images.restore, self._infer(images)))
 
     def pose_posterior(self, X: Any) -> TorusPosterior:
         """Return P(s | I, α̂), with modes, widths, densities and samples."""
@@ -53,7 +62,7 @@ class Motions(Coder):
         """Return T(ŝ)Φα̂, what the model makes of each image."""
         images = self._known_images(X)
         codes, poses = self._infer(images)
-        return images.give_back_images(images.norms * reconstruct(self.model_, codes, poses))
+        return images.restore_images(images.norms * reconstruct(self.model_, codes, poses))
 
     def canonicalize(self, X: Any, *, keep_rest: bool = False) -> Any:
         """Bring each image to s = 0.
@@ -90,7 +99,7 @@ class Motions(Coder):
         for share in np.linspace(0, 1, steps).tolist():
             frame = reconstruct(self.model_, torch.lerp(codes_a, codes_b, share), poses_a + share * way)
             frames.append(torch.lerp(first.norms, second.norms, share) * frame)
-        return first.give_back_images(torch.stack(frames, dim=1))
+        return first.restore_images(torch.stack(frames, dim=1))
 
     def traverse(self, X: Any, axis: int, values: Any = None) -> Any:
         """Move each reconstruction along one torus axis by each of ``values``, by default 9 steps from -π to π.
@@ -108,7 +117,7 @@ class Motions(Coder):
             moved = poses.clone()
             moved[:, axis] += value
             frames.append(images.norms * reconstruct(self.model_, codes, moved))
-        return images.give_back_images(torch.stack(frames, dim=1))
+        return images.restore_images(torch.stack(frames, dim=1))
 
     def sample(self, n_samples: int = 1, *, noise: bool = False) -> tuple[Array, Inference]:
         """Draw images from the model, codes and poses from their priors; returns them with both."""
@@ -122,25 +131,16 @@ class Motions(Coder):
         ).reshape(n_samples, *self.image_shape_)
         return to_cpu(rows).numpy(), Inference(to_cpu(codes).numpy(), to_cpu(poses).numpy())
 
-    def _findings(self, X: Any) -> tuple[Inference, TorusPosterior, Any]:
-        """Return what infer, pose_posterior and score_samples do, but find the codes only once."""
+    def describe(self, X: Any) -> tuple[Inference, TorusPosterior, Any]:
+        """Return what ``infer``, ``pose_posterior`` and ``score_samples`` do, but find the codes only once."""
         images = self._known_images(X)
         codes, poses = self._infer(images)
-        inference = Inference(images.give_back(codes), images.give_back(poses))
-        scores = images.give_back(self._log_likelihood(images, codes))
+        inference = Inference(images.restore(codes), images.restore(poses))
+        scores = images.restore(self._log_likelihood(images, codes))
         return inference, self._pose_posterior(images, codes), scores
 
-    def _pose_posterior(self, images: Images, codes: Tensor) -> TorusPosterior:
+    def _pose_posterior(self, images: ImageBatch, codes: Tensor) -> TorusPosterior:
         return TorusPosterior(pose_natural(self.model_, images.rows, codes), self.model_.frequencies)
-
-    def _log_likelihood(self, images: Images, codes: Tensor) -> Tensor:
-        engine = self._engine()
-
-        def judge(rows: Tensor, codes: Tensor) -> Tensor:
-            return log_likelihood(self.model_, rows, codes, engine)
-
-        found: Tensor = self._by_chunks(judge, images.rows, codes)
-        return found + (1 - images.seen[:, 0]) / (2 * self.model_.noise_std**2)  # a blank image has no energy
 
     def _poses_like(self, X: Any, delta: Any) -> Tensor:
         delta = self._tensor(delta)
@@ -149,9 +149,39 @@ class Motions(Coder):
             raise ValueError(f"delta has shape {tuple(delta.shape)}, expected ({n},) or ({len(X)}, {n}).")
         return delta
 
-    def _moved(self, images: Images, poses: Tensor, keep_rest: bool) -> Any:
+    def _moved(self, images: ImageBatch, poses: Tensor, keep_rest: bool) -> Any:
         poses = poses.expand(len(images.rows), -1)
         moved = apply_transform(self.model_, images.rows, poses)
         if keep_rest:
             moved = moved + images.rows - apply_transform(self.model_, images.rows, torch.zeros_like(poses))
-        return images.give_back_images(images.norms * moved)
+        return images.restore_images(images.norms * moved)
+
+    def _row_log_likelihood(self, rows: Tensor, codes: Tensor) -> Tensor:
+        return log_likelihood(self.model_, rows, codes, self._engine())
+
+    def _engine(self) -> Engine:
+        model = self.model_
+        return make_engine("auto", model.frequencies, dtype=model.dtype, device=model.device)
+
+    def _codes(self, images: ImageBatch) -> Tensor:
+        engine, learning = self._engine(), self.effective_recipe().learning
+
+        def find(rows: Tensor) -> Tensor:
+            codes = infer_codes(
+                self.model_, rows, engine, n_code_steps=learning.n_code_steps, start=learning.code_start
+            )
+            if not self.exact_codes:
+                return codes
+            return infer_codes(
+                self.model_, rows, engine, n_code_steps=MAP_STEPS, start=codes, update="proximal", gradient="exact"
+            )
+
+        return self._by_chunks(find, images.rows) * images.seen
+
+    def _infer(self, images: ImageBatch) -> tuple[Tensor, Tensor]:
+        codes, engine = self._codes(images), self._engine()
+
+        def find(rows: Tensor, codes: Tensor) -> Tensor:
+            return map_poses(self.model_, rows, codes, engine)
+
+        return codes, self._by_chunks(find, images.rows, codes) * images.seen
