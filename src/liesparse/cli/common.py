@@ -58,7 +58,8 @@ def make_console(*, quiet: bool = False) -> Console:
 
     Of several processes only the first one prints.
     """
-    console = Console(soft_wrap=True, stderr=quiet, highlight=False, quiet=int(os.environ.get("RANK", "0")) > 0)
+    another = "WORLD_SIZE" in os.environ and os.environ.get("RANK", "0") != "0"
+    console = Console(soft_wrap=True, stderr=quiet, highlight=False, quiet=another)
     if not console.is_terminal:
         console.width = WIDTH
     return console
