@@ -39,7 +39,7 @@ def test_public_names_all_load():
     )
     subprocess.run([sys.executable, "-c", code], check=True)
     bad = subprocess.run([sys.executable, "-c", "import liesparse; liesparse.nothing"], capture_output=True, text=True)
-    assert "has no attribute 'nothing'" in bad.stderr
+    assert "AttributeError: No liesparse attribute nothing" in bad.stderr
 
 
 @pytest.fixture(scope="module")
