@@ -12,8 +12,7 @@ import shell
 from liesparse import LieSparseCoder, symmetry
 from liesparse.data import load_data, load_images
 from liesparse.export import image_bytes
-from liesparse.figures import before_and_after, to_png, walk_figure
-from liesparse.movies import movie_bytes
+from liesparse.figures import before_and_after, movie_bytes, to_png, walk_figure
 from liesparse.run_directory import load_run
 
 

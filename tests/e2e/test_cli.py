@@ -9,8 +9,14 @@ import sys
 import pytest
 
 from liesparse import __version__
+from liesparse.posterior.kernels import runnable
+from liesparse.reproduce import bench
 from liesparse.run_directory import load_run
 from shell import COMMAND, run
+
+ERRORS = ("adaptive_error", "grid50_error", "grid100_error")
+SPEED = ("grid_speedup", "adaptive_time_ratio", "dense_ms", "grid_ms", "adaptive_ms")
+LIMIT = ("limit_fraction", "limit_ms", "gflops", "ns_per_exponential")
 
 
 def test_help_and_version_answer_without_torch():
@@ -51,7 +57,7 @@ def test_demo_writes_model_metrics_and_picture(small_demo):
     assert metrics["lsc_snr"] > 1
     assert metrics["sparse_coding_snr"] > 1
     assert metrics["seed"] == 4
-    assert f"{metrics['lsc_snr']:.1f}" in done.stdout
+    assert f"{metrics['lsc_snr']:.2f}" in done.stdout
     assert "epoch 2/2: SNR" in done.stdout
     assert "plain sparse coding" in done.stdout
     assert (out / "demo.png").read_bytes().startswith(b"\x89PNG")
@@ -149,3 +155,38 @@ def test_interrupted_table1_keeps_its_cells(tmp_path):
     assert "the same command goes on from there" in rest
     assert "Traceback" not in rest
     assert [path.name for path in tmp_path.iterdir()] == ["translation.known-group.0.json"]
+
+
+def test_debug_shows_the_traceback_of_every_command(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    for command in (["demo"], ["reproduce", "figures"]):
+        done = run("--debug", *command, "--out", tmp_path / "file")
+        assert done.returncode == 1
+        assert "Traceback" in done.stderr
+    assert "Traceback" not in run("demo", "--out", tmp_path / "file").stderr  # the next call is without it
+
+
+def test_bench_prints_and_writes_every_figure(tmp_path, monkeypatch):
+    row = dict.fromkeys((*SPEED, *LIMIT, "grid_over_best", "adaptive_over_best"), 3.25)
+    step = dict.fromkeys(("batch_ms", "inference_share", "gradients_share", "stiefel_share"), 0.5)
+    measured = {
+        "measure_memory": 31.0,
+        "measure_errors": dict.fromkeys(ERRORS, dict.fromkeys(bench.SHARPNESS, 1.5e-6)),
+        "measure_speed": [dict.fromkeys(SPEED, 8.5)],
+        "measure_step": step,
+        "measure_kernels": {"other": "not measured"} | dict.fromkeys((*runnable(), "torch"), row),
+        "measure_growth": [{"size": "batch", "value": n, "grid_ms": n / 8} for n in (2, 4)],
+    }
+    for name, value in measured.items():
+        monkeypatch.setattr(bench, name, lambda *_, value=value, **__: value)
+    done = run("bench", "--json", tmp_path / "bench.json", "--plot", tmp_path / "bench.png")
+    assert done.returncode == 0, done.stderr
+    for text in ("8.5×", "1.5e-06", "3.25", "not measured", "2: 0.2   4: 0.5", "31 MB", "inference 50%"):
+        assert text in done.stdout
+    found = json.loads((tmp_path / "bench.json").read_text())
+    keys = {"grid_speedup", "adaptive_time_ratio", "threads", *bench.SHAPES, *ERRORS, *step, "best_step", *LIMIT}
+    assert set(found) == keys | {"kernels", "peak_memory_mb", "growth"}
+    assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
+    (tmp_path / "file").write_text("in the way")
+    failed = run("bench", "--json", tmp_path / "file" / "bench.json")
+    assert (failed.returncode, "Traceback" in failed.stderr) == (1, False)

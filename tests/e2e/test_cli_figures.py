@@ -7,7 +7,7 @@ import sys
 import pytest
 import typer
 
-from liesparse.cli.figures import figures
+from liesparse.cli.reproduce import figures
 from shell import run
 
 COMMAND = [sys.executable, "-m", "liesparse", "reproduce", "figures"]

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from engines import long_estimate, own_images, own_naturals
 from liesparse import torus
 from liesparse.data import translations_rotations
 from liesparse.estimators import LieSparseCoder
@@ -24,7 +25,7 @@ from liesparse.posterior import (
 )
 from liesparse.posterior.kernels import runnable
 from liesparse.posterior.lattices import cloud_points, even_points
-from liesparse.reproduce.scale.engines import long_estimate, own_images, own_naturals, relative_error
+from liesparse.reproduce.bench import relative_error
 from liesparse.settings import Settings
 
 F64 = torch.float64

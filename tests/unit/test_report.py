@@ -13,7 +13,7 @@ from PIL import Image
 
 from liesparse import LieSparseCoder, SparseCoder, embedded_digits, translations
 from liesparse.initialization import known_translation
-from liesparse.report import page, pictures, write_report
+from liesparse.report import page, write_report
 from liesparse.report.findings import examples, find, plane_energies, traversal
 
 VOID = {"meta", "img", "source", "br"}
@@ -252,9 +252,9 @@ def test_numbers(value, text):
 
 
 def test_pixels_keep_their_colours():
-    drawn = Image.open(io.BytesIO(pictures.draw_pixels(np.array([[0.0, 1.0, np.nan]])))).convert("RGB")
+    drawn = Image.open(io.BytesIO(page.draw_pixels(np.array([[0.0, 1.0, np.nan]])))).convert("RGB")
     assert [drawn.getpixel((x, 0)) for x in range(3)] == [(255, 255, 255), (0, 0, 0), (0xDF, 0xE3, 0xE8)]
-    drawn = Image.open(io.BytesIO(pictures.draw_pixels(np.array([[-1.0, 1.0]]), signed=True))).convert("RGB")
+    drawn = Image.open(io.BytesIO(page.draw_pixels(np.array([[-1.0, 1.0]]), signed=True))).convert("RGB")
     (left, _, right), (red, _, blue) = drawn.getpixel((0, 0)), drawn.getpixel((1, 0))
     assert right > left
     assert red > blue

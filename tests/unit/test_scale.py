@@ -1,50 +1,63 @@
-"""The bench of scale counts and measures what it says; its times are never judged here."""
+"""The benchmarks of scale count and measure what they say; their times are never judged here."""
 
-import io
 import json
 import math
+import sys
+import time
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
-from rich.console import Console
 from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
-import shell
-from liesparse.cli.scale import print_part, scale
-from liesparse.reproduce.scale import PARTS, images, run_scale
-from liesparse.reproduce.scale.operations import Sizes
+import engines
+import scale
+import streaming
+from liesparse.data import open_shards
+from liesparse.lattice import half_lattice
+from liesparse.posterior import GridEngine, SamplingEngine
+from liesparse.reproduce.bench import alternate, one_thread, relative_error
 
-SIZES = [Sizes(784, 128, 10, 100, 50), Sizes(196, 98, 10, 30, 20), Sizes(300, 20, 40, 7, 13)]
+
+def count_by_formulas(d, n_irreps, k, b, n):
+    """Return the operations of a step of EM by what they are for; an M-step in every second step counts half."""
+    m, n_steps = 2 * n_irreps, 20
+    frequencies = half_lattice(2, n_irreps, include_zero=True)
+    first, last = (int(size) for size in frequencies.amax(dim=0) - frequencies.amin(dim=0) + 1)
+    evaluate = 2 * (4 * first * last * n + 2 * first * n * n)  # last axis, then the first
+    posterior = (n_steps + 1) * b * 2 * evaluate  # there and back, in each step of FISTA and at the end
+    codes = 2 * k * m * k + n_steps * 2 * 2 * b * k * m + 2 * m * b * k + 2 * k * b * k
+    root = 2 * m * m * m  # of the Gram matrix in the polar factor
+    projections = 2 * (b + k) * d * m + 2 * b * k * d + 2 * 2 * b * d * m  # WᵀI, WᵀΦ; Φα, WᵀΦα, WᵀI
+    average = 2 * d * b * m  # I (R̄u)ᵀ
+    maximize = 2 * 2 * d * m * m + 2 * m * d * k + 2 * d * m * k  # there and back in the polar factor, WᵀΦ, WA
+    return projections + average + maximize / 2 + posterior + codes + root / 2
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sizes", SIZES)
-def test_formulas_and_torchs_counter_agree(sizes, monkeypatch):
-    monkeypatch.setattr(images, "N_COMPONENTS", sizes.n_components)
-    found = images.count_operations(sizes)
-    assert found["counted"] == found["by_formula"]
-    assert found["pixels"] + found["posterior"] + found["codes"] == found["by_formula"]
+@pytest.mark.parametrize(
+    ("n_pixels", "n_irreps", "k", "batch", "n_grid"),
+    [(784, 128, 10, 100, 50), (196, 98, 10, 30, 20), (300, 20, 40, 7, 13)],
+)
+def test_formulas_and_torchs_counter_agree(n_pixels, n_irreps, k, batch, n_grid, monkeypatch):
+    monkeypatch.setattr(engines, "N_COMPONENTS", k)
+    counted = scale.count_operations(n_pixels, n_irreps, batch=batch, n_grid=n_grid)
+    assert counted == count_by_formulas(n_pixels, n_irreps, k, batch, n_grid)
 
 
 def test_a_dry_run_does_what_a_real_one_does():
-    problem = images.make_problem(300, n_images=100, n_irreps=20)
-    settings = replace(images.learning_settings(), posterior="grid", n_grid=13)  # odd: not the compiled code
+    problem = engines.own_images(2, n_pixels=300, n_irreps=20)
+    settings = replace(scale.learning_settings(), posterior="grid", n_grid=13)  # odd: not the compiled code
     with FlopCounterMode(display=False) as counter:
-        images.two_steps(problem, settings)()
-    assert counter.get_total_flops() / 2 == images.count_operations(Sizes(300, 20, 10, 100, 13))["counted"]
-
-
-@pytest.mark.slow
-def test_only_what_touches_the_pixels_grows():
-    small, large = (images.count_operations(Sizes(n, 20, 10, 9, 12)) for n in (100, 300))
-    assert large["pixels"] == 3 * small["pixels"]
-    assert (large["posterior"], large["codes"]) == (small["posterior"], small["codes"])
+        scale.two_steps(problem, settings)()
+    assert counter.get_total_flops() / 2 == scale.count_operations(300, 20, n_grid=13)
 
 
 def test_all_sizes_get_the_same_problem():
-    small, large = (images.make_problem(n, n_irreps=20, n_images=5) for n in (100, 300))
+    small, large = (engines.own_images(2, n_pixels=n, n_irreps=20, n_images=5) for n in (100, 300))
     planes = [problem.parameters.group_basis.T @ problem.parameters.dictionary for problem in (small, large)]
     assert_close(*planes, atol=1e-5, rtol=0)
     assert_close(large.images.norm(dim=1), torch.ones(5))
@@ -53,15 +66,15 @@ def test_all_sizes_get_the_same_problem():
 
 
 def test_a_step_of_two_has_one_m_step():
-    problem = images.make_problem(100, n_irreps=20, n_images=5)
-    state = images.two_steps(problem, images.learning_settings())()
+    problem = engines.own_images(2, n_pixels=100, n_irreps=20, n_images=5)
+    state = scale.two_steps(problem, scale.learning_settings())()
     assert state.step == 102
     assert not state.parameters.group_basis.equal(problem.parameters.group_basis)
 
 
 @pytest.mark.slow
 def test_no_matrix_of_pixels_by_pixels_at_64_by_64():
-    found = images.memory_of_a_process(64 * 64)
+    found = streaming.call(scale.measure_memory, 64 * 64).printed
     if math.isnan(found["start_mb"]):
         pytest.skip("peak memory is only known on Linux")
     assert 4 < found["learning_mb"] < 85  # W has 4.2, and a D × D matrix of floats would add 67
@@ -69,7 +82,7 @@ def test_no_matrix_of_pixels_by_pixels_at_64_by_64():
 
 
 def test_the_estimate_is_its_arithmetic():
-    found = images.estimate((28, 28), 128, 10.0)
+    found = scale.estimate((28, 28), 128, 10.0)
     assert found["steps"] == 1e9 / 6400
     assert found["compute_hours"] == pytest.approx(156_250 * 0.010 / 3600)
     assert found["statistics_mb"] == pytest.approx(4 * (784 * 256 + 256 * 10 + 100) / 1e6)
@@ -79,59 +92,125 @@ def test_the_estimate_is_its_arithmetic():
 
 
 @pytest.mark.slow
-def test_the_command_prints_tables_and_writes_json(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(images, "SHAPES", ((16, 16), (16, 16, 3)))
-    monkeypatch.setattr(images, "PATCHES", ((6, 6),))
-    monkeypatch.setattr(images, "BATCH", 10)
-    monkeypatch.setattr(images, "MEMORY_IMAGES", 20)
+def test_the_command_prints_and_writes_all_figures(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(scale, "SHAPES", ((16, 16), (16, 16, 3)))
+    monkeypatch.setattr(scale, "PATCHES", ((6, 6),))
+    monkeypatch.setattr(scale, "call", lambda function, n: SimpleNamespace(printed=function(n)))
+    monkeypatch.setattr(scale, "MEMORY_IMAGES", 20)
     path = tmp_path / "scale.json"
-    scale(["images"], path)
-    found = json.loads(path.read_text())["images"]
+    monkeypatch.setattr(sys, "argv", ["scale.py", "--part", "images", "--json", str(path)])
+    scale.main()
+    written = json.loads(path.read_text())
+    found = written["images"]
     assert [row["n_pixels"] for row in found["growth"]] == [256, 768]
     assert found["growth"][1]["step_ratio"] == found["growth"][1]["step_ms"] / found["growth"][0]["step_ms"]
     assert found["growth"][0]["pixels_ratio"] == 1
     assert found["estimate"][0]["n_irreps"] == 18
-    printed = capsys.readouterr().out
-    assert "16 × 16 × 3" in printed
-    assert "operations counted" in printed
-    assert "em_rate" in printed  # of the settings
+    assert "em_rate" in found["settings"]
+    assert json.loads(capsys.readouterr().out) == written
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", scale.PARTS)
 def test_every_part_says_what_it_is_at_before_it_begins(part):
     told = []
 
     def hear(what):
         told.append(what)
-        if len(told) == 2:
-            raise InterruptedError  # that is enough, and saves the measurement
+        raise InterruptedError  # that is enough, and saves the measurement
 
     with pytest.raises(InterruptedError):
-        run_scale([part], report=hear)
-    assert told[0] == part
-    assert told[1].startswith(f"{part}: ")
+        scale.PARTS[part](hear)
+    assert len(told) == 1
 
 
-def test_every_number_of_a_part_is_printed():
-    found = {
-        "cores": 2,
-        "batch_ms": {"n2": 6.25, "n3": 48.5},
-        "rivals": {"grid": {"time": 4.75, "error": 0.0125}, "adaptive": {"time": 76.5, "error": 9e-7}},
-        "rows": [{"image": "a", "ms": 1.5, "operations": {"counted": 12345}}],
-        "nothing": {},
-    }
-    console = Console(file=io.StringIO(), width=100)
-    print_part(console, "engines", found)
-    lines = [line.strip("│┃ ").split() for line in console.file.getvalue().splitlines()]
-    assert lines[0] == ["engines:", "cores", "2"]
-    rows = {tuple(word for word in line if word not in ("│", "┃")) for line in lines}
-    assert {("n2", "6.25"), ("n3", "48.5"), ("time", "4.75", "76.5"), ("error", "0.0125", "9e-07")} <= rows
-    assert {("grid", "adaptive"), ("ms", "1.5"), ("operations", "counted", "12,345")} <= rows
+def test_an_unknown_part_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["scale.py", "--part", "engine"])
+    with pytest.raises(SystemExit):
+        scale.main()
+    assert "choose from" in capsys.readouterr().err
 
 
-def test_an_unknown_part_is_refused():
-    with pytest.raises(ValueError, match="part: expected 'images' or 'engines' or 'streaming'"):
-        run_scale(["engine"])
-    done = shell.run("bench", "scale", "--part", "engine")
-    assert done.returncode == 1
-    assert done.stdout.startswith("part: expected 'images'")
+# ---- engines
+
+
+def test_ratios_are_of_the_times_beside_them():
+    found = engines.measure_times(repeats=1)
+    for name in ("n3", "n4", "n6"):
+        assert found[f"time_ratio_{name}"] == found["batch_ms"][name] / found["batch_ms"]["n2"]
+
+
+def test_the_number_of_threads_is_given_back():
+    before = torch.get_num_threads()
+    seen = []
+    with one_thread():
+        times = alternate({"job": lambda: seen.append(torch.get_num_threads())}, repeats=1, clock=time.process_time)
+    assert (seen, torch.get_num_threads(), list(times)) == ([1, 1, 1], before, ["job"])
+
+
+def test_the_long_estimate_and_brute_force_are_one():
+    frequencies, natural = engines.own_naturals(2, 30, 3)
+    truth = GridEngine(frequencies, 300, dtype=torch.float64).moments(natural.double()).rotation
+    engine = SamplingEngine(frequencies)
+    long = torch.stack([engines.long_estimate(row, engine, n_draws=1 << 17) for row in natural])
+    assert relative_error(engines.brute_force(natural, frequencies, 200), truth) < 1e-6
+    assert relative_error(long, truth) < 2e-3
+    assert relative_error(0.9 * truth, truth) > 0.09
+
+
+@pytest.mark.slow
+def test_errors_are_measured_for_every_sharpness(monkeypatch):
+    monkeypatch.setattr(engines, "SMALL", 6)
+    monkeypatch.setattr(engines, "N_IRREPS", 6)
+    monkeypatch.setattr(engines, "N_LONG", 1)
+    monkeypatch.setattr(engines, "N_BRUTE", {3: dict.fromkeys(engines.SHARPNESS, 24), 4: {"middle": 16, "flat": 8}})
+    found = engines.measure_errors(n_images=1)
+    for n in (3, 4):
+        assert set(found[f"error_n{n}"]) == set(found[f"effective_sample_size_n{n}"]) == set(engines.SHARPNESS)
+        assert found[f"long_estimate_error_n{n}"] > 0
+
+
+# ---- streaming
+
+CODE = """
+import json, os, time
+own = b"x" * (60 << 20)
+pid = os.fork()
+if pid == 0:
+    mine = b"y" * (40 << 20)
+    time.sleep(1.0)
+    os._exit(0)
+os.waitpid(pid, 0)
+print(json.dumps({"said": 1}))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's accounts are Linux's")
+def test_the_peak_counts_children_and_shared_pages_once():
+    peak = streaming.watch([sys.executable, "-c", CODE])
+    assert peak.printed == {"said": 1}
+    assert 100 < peak.own <= peak.total < 130
+    with pytest.raises(RuntimeError, match="ended with 3"):
+        streaming.watch([sys.executable, "-c", "raise SystemExit(3)"])
+
+
+def test_shards_to_measure_with_are_digits_that_move(tmp_path, monkeypatch):
+    monkeypatch.setattr(streaming, "SHARD", 300)
+    streaming.make_shards(tmp_path, 700)
+    shards = open_shards(tmp_path)
+    assert [file.n_images for file in shards.files] == [300, 300, 100]
+    assert shards.image_shape == (28, 28)
+    rows = shards.rows(np.arange(700))
+    assert len(np.unique(rows.numpy(), axis=0)) == 700
+    assert float(rows.mean(dim=0).std()) < float(rows.std(dim=1).mean())  # no place is always bright
+
+
+@pytest.mark.slow
+def test_streaming_is_measured_in_processes_of_its_own(monkeypatch):
+    monkeypatch.setattr(streaming, "SIZES", (600, 1200))
+    monkeypatch.setattr(streaming, "BATCHES", (10,))
+    monkeypatch.setattr(streaming, "REPEATS", 1)
+    found = streaming.measure_streaming(lambda _: None)
+    assert [row["n_images"] for row in found["streaming"]] == [600, 1200]
+    assert all(row["read_images_per_second"] > 0 for row in found["streaming"])
+    row = found["processes"]["batch_10"]
+    assert row["speedup"] == row["one_process_ms"] / row["two_processes_ms"]

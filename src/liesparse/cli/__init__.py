@@ -1,4 +1,4 @@
-"""The command line: one file per command, each parses, calls and writes."""
+"""The command line: each command parses, calls and writes, inside the frame of ``common.framed``."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ from typing import Annotated
 import typer
 
 from liesparse import __version__
-from liesparse.cli.bench import app as bench
 from liesparse.cli.common import set_debug
 from liesparse.cli.data import app as data
-from liesparse.cli.demo import demo
-from liesparse.cli.doctor import doctor
+from liesparse.cli.diagnostics import bench, doctor
 from liesparse.cli.explore import explore
 from liesparse.cli.model_commands import canonicalize, evaluate, infer, report, traverse
 from liesparse.cli.reproduce import app as reproduce
-from liesparse.cli.train import train
+from liesparse.cli.train import demo, train
 
 app = typer.Typer(
     name="liesparse",
@@ -27,7 +25,7 @@ for command in (demo, train, evaluate, infer, canonicalize, traverse, report, ex
     app.command()(command)
 app.add_typer(data, name="data")
 app.add_typer(reproduce, name="reproduce")
-app.add_typer(bench, name="bench")
+app.command()(bench)
 app.command()(doctor)
 
 

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from liesparse.cli.common import explained, fail, make_console
-from liesparse.cli.train import DataDir
+from liesparse.cli.common import DataDir, explained, fail, make_console
 
 MISSING = "The explorer needs FastAPI and uvicorn. Install them: pip install 'liesparse[web]'"
 

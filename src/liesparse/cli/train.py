@@ -1,4 +1,4 @@
-"""``liesparse train``: your own images in, a model out."""
+"""``liesparse train``: your own images in, a model out; ``liesparse demo``: the same with images it makes."""
 
 from __future__ import annotations
 
@@ -9,37 +9,45 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from liesparse.cli.common import explained, fail, make_console, make_progress, write_numbers
+from liesparse.cli.common import (
+    DataArgument,
+    DataDir,
+    EpochsOption,
+    JsonOption,
+    ProgressBar,
+    SetOption,
+    explained,
+    framed,
+    print_table,
+    write_numbers,
+)
 
 if TYPE_CHECKING:
     from liesparse.data import LoadedData
-    from liesparse.estimators import LieSparseCoder, SparseCoder
+    from liesparse.estimators import LieSparseCoder
     from liesparse.parallel import Group
-    from liesparse.state import Progress as Learning
+    from liesparse.state import Progress
 
 TRUSTED = 50  # effective sample size below which the integrals are not; docs/engines.md
-DataArgument = Annotated[str, typer.Argument(metavar="DATA", help="A name (`liesparse data list`) or a path.")]
-DataDir = Annotated[Path | None, typer.Option(help="Folder with the files of MNIST or Fashion-MNIST.")]
-JsonOption = Annotated[Path | None, typer.Option("--json", help="Write the numbers to this file, - for the screen.")]
+METRICS = {"snr": ("SNR", ".2f"), "active_codes": ("active codes", ".2f"), "log_likelihood": ("ln P(I | α̂)", ".1f")}
 
 
+@framed
 def train(
+    console: Console,
     data: DataArgument,
     out: Annotated[Path, typer.Option(help="Folder for the run.")],
     recipe: Annotated[str, typer.Option(help="best, paper, or a TOML file.")] = "best",
-    values: Annotated[
-        list[str] | None, typer.Option("--set", help="Change a value of the recipe, as learning.em_rate=0.05.")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")] = False,
+    values: SetOption = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder.")] = False,
     components: Annotated[int, typer.Option(min=1, help="Shapes in the dictionary.")] = 10,
     irreps: Annotated[int | None, typer.Option(min=1, help="Rotation planes; as many as fit, up to 128.")] = None,
     torus_dim: Annotated[int, typer.Option(min=1, max=6, help="How many transformations at once.")] = 2,
     multiplicity: Annotated[int, typer.Option(min=1, help="Planes for each frequency; 2 for handwriting.")] = 1,
     sparsity: Annotated[float, typer.Option(min=0, help="Rate of the prior on the codes.")] = 10.0,
     noise_std: Annotated[float, typer.Option(min=1e-6, help="Pixel noise of an image of norm 1.")] = 0.1,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the images, instead of the recipe's.")] = None,
+    epochs: EpochsOption = None,
     seed: Annotated[int, typer.Option(min=0, help="Random seed: same seed, same numbers.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1; auto is CUDA if there is any.")] = "auto",
     data_dir: DataDir = None,
@@ -47,24 +55,23 @@ def train(
 ) -> None:
     """Learn shapes and transformations from DATA and write the run to a folder.
 
-    Ctrl-C finishes the step and saves; the same command with --resume goes on from there, to the same bits.
-    After `torchrun --nproc-per-node 2 -m liesparse` it learns in two processes as in one.
+    Ctrl-C finishes the step and saves. The same command with --resume continues the run; the result is byte-identical.
+    After `torchrun --nproc-per-node 2 -m liesparse` two processes share each batch.
     """
     from liesparse.data import load_data
     from liesparse.devices import choose_device
-    from liesparse.estimators import LieSparseCoder
+    from liesparse.estimators import LieSparseCoder, SparseCoder
     from liesparse.parallel import join
     from liesparse.recipes import load_recipe, parse_values
     from liesparse.run_directory import CHECKPOINTS, Run, measure, save_run
 
-    console = make_console(quiet=str(json) == "-")
     with explained(console, code=2):  # wrong use
         settings = parse_values(values or [])
         load_recipe(recipe).with_values(settings)
         choose_device(device)
-    with explained(console), join() as group, explained(console):  # twice: joining may fail as well
+    with join() as group, explained(console, group=group):  # inside, the processes can agree on who prints
         if group.rank == 0:
-            _check_folder(console, out, resume=resume)
+            _check_folder(out, resume=resume)
         loaded = load_data(data, data_dir=data_dir)
         console.print(loaded.summary() + (f"; {group.size} processes" if group.size > 1 else ""), markup=False)
         began = time.monotonic()
@@ -89,7 +96,8 @@ def train(
         coder.set_params(checkpoint_dir=None)
         some = f"{len(loaded.train):,} of the" if loaded.stream else "the same"
         console.print(f"Plain sparse coding with {some} images, to compare with …")
-        baseline = learn_baseline(loaded, components, sparsity, noise_std, seed)
+        baseline = SparseCoder(components, sparsity=sparsity, noise_std=noise_std, n_epochs=5, random_state=seed)
+        baseline.fit(loaded.train.reshape(-1, *loaded.image_shape))
         metrics = measure(coder, baseline, loaded.test) | {"training_seconds": round(seconds, 1)}
         how = {"data": data, "data_summary": loaded.summary(), "recipe": recipe, "seed": seed}
         save_run(Run(out, coder, baseline, how | {"settings": settings, "epochs": epochs}, metrics))
@@ -98,51 +106,44 @@ def train(
     console.print(f"The run is in {out}. Next: liesparse report {out}", markup=False)
 
 
-def _check_folder(console: Console, out: Path, *, resume: bool) -> None:
+def _check_folder(out: Path, *, resume: bool) -> None:
     from liesparse.checkpoint import list_checkpoints
     from liesparse.run_directory import CHECKPOINTS, MODEL
 
     begun = bool(list_checkpoints(out / CHECKPOINTS))
     if not resume and (begun or (out / MODEL).exists()):
-        raise fail(console, f"{out} already holds a run. Add --resume to go on with it, or choose another --out.")
+        raise ValueError(f"{out} already holds a run. Add --resume to continue it, or choose another --out.")
     if resume and not begun:
-        raise fail(console, f"{out} holds no run to go on with. Leave --resume away to start one.")
-    _check_writable(out / CHECKPOINTS)
+        raise ValueError(f"{out} holds no run to continue. Leave --resume away to start one.")
+    check_writable(out / CHECKPOINTS)
 
 
-def _check_writable(folder: Path) -> None:
-    """Find out before hours of training, and leave nothing behind."""
+def check_writable(folder: Path) -> None:
+    """Find out before hours of training whether a folder can be written, and leave nothing behind."""
     made = [place for place in (folder, *folder.parents) if not place.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=folder):
-        pass
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ValueError(f"Cannot write to {folder}: {error.strerror}. Choose another folder with --out.") from None
     for place in made:
         place.rmdir()
-
-
-def learn_baseline(loaded: LoadedData, n_components: int, sparsity: float, noise_std: float, seed: int) -> SparseCoder:
-    """Learn plain sparse coding from the same images."""
-    from liesparse.estimators import SparseCoder
-
-    coder = SparseCoder(n_components, sparsity=sparsity, noise_std=noise_std, n_epochs=5, random_state=seed)
-    return coder.fit(loaded.train.reshape(-1, *loaded.image_shape))
 
 
 def _learn(console: Console, coder: LieSparseCoder, loaded: LoadedData, group: Group) -> None:
     n_epochs = coder.effective_recipe().learning.n_epochs
     columns = ("epoch", "SNR", "active", "alive", "objective", "width", "multimodal", "|WᵀW-1|")
-    head = "{:>7} {:>8} {:>7} {:>6} {:>10} {:>7} {:>11} {:>9}".format(*columns)
-    with make_progress(console, "epoch {task.fields[epoch]}", "SNR {task.fields[snr]}") as bar:
-        task = bar.add_task("", epoch="-", snr="-")
+    console.print("{:>7} {:>8} {:>7} {:>6} {:>10} {:>7} {:>11} {:>9}".format(*columns))
+    with ProgressBar(console, "learning") as bar:
 
-        def watch(progress: Learning) -> None:
+        def watch(progress: Progress) -> None:
             health = coder.history_[-1] if coder.history_ else None
             epoch, snr = f"{progress.epoch}/{n_epochs}", f"{health['snr']:.1f}" if health else "-"
-            bar.update(task, completed=progress.step, total=progress.n_steps, epoch=epoch, snr=snr)
+            bar.update(f"epoch {epoch}: SNR {snr}", progress.step, progress.n_steps)
             if progress.end_of_epoch and health:
-                bar.console.print(_health_line(epoch, health))
+                console.print(_health_line(epoch, health))
 
-        console.print(head)
         images = loaded.stream or loaded.train.reshape(-1, *loaded.image_shape)
         coder.set_params(callbacks=[watch]).fit(images, group=group)
     coder.set_params(callbacks=None)
@@ -158,14 +159,14 @@ def _health_line(epoch: str, health: dict[str, Any]) -> str:
 
 def print_metrics(console: Console, metrics: dict[str, Any]) -> None:
     """Show the model beside plain sparse coding."""
-    table = Table(title=f"{metrics['n_test_images']:,} held-out images")
-    for column in ("", "SNR", "active codes", "ln P(I | α̂)"):
-        table.add_column(column, justify="right" if column else "left")
-    for name, key in (("Lie Group Sparse Coding", "lsc"), ("plain sparse coding", "sparse_coding")):
-        if f"{key}_snr" in metrics:
-            figures = metrics[f"{key}_snr"], metrics[f"{key}_active_codes"], metrics[f"{key}_log_likelihood"]
-            table.add_row(name, f"{figures[0]:.2f}", f"{figures[1]:.2f}", f"{figures[2]:.1f}")
-    console.print(table)
+    shown = {key: how for key, how in METRICS.items() if f"lsc_{key}" in metrics}
+    rows = [
+        (name, *(format(metrics[f"{method}_{key}"], digits) for key, (_, digits) in shown.items()))
+        for name, method in (("Lie Group Sparse Coding", "lsc"), ("plain sparse coding", "sparse_coding"))
+        if f"{method}_snr" in metrics
+    ]
+    head = ("", *(column for column, _ in shown.values()))
+    print_table(console, f"{metrics['n_test_images']:,} held-out images", head, rows)
     size = metrics.get("least_effective_sample_size", TRUSTED)
     if size < TRUSTED:
         console.print(
@@ -173,3 +174,45 @@ def print_metrics(console: Console, metrics: dict[str, Any]) -> None:
             f"below {TRUSTED}. Train with --torus-dim 2, which needs no sampling, or with a larger --noise-std.",
             markup=False,
         )
+
+
+@framed
+def demo(
+    console: Console,
+    out: Annotated[Path, typer.Option(help="Folder for the model, metrics.json and the picture.")] = Path("runs/demo"),
+    seed: Annotated[int, typer.Option(min=0, help="Random seed: same seed, same numbers.")] = 0,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the images.")] = 10,
+    images: Annotated[int, typer.Option(min=1000, help="Training images to make.")] = 30_000,
+) -> None:
+    """Learn ten digits and 2-D translation from unlabelled images, in a few minutes."""
+    from liesparse.estimators import LieSparseCoder
+    from liesparse.figures import to_png
+    from liesparse.files import write_atomically
+    from liesparse.reproduce.demo import DemoSettings, run_demo
+    from liesparse.run_directory import Run, save_run
+    from liesparse.training import Interrupted
+
+    check_writable(out)
+    console.print(f"Making {images:,} images of ten digits shifted by up to 7 pixels; nobody tells the model so.")
+    how = {"data": f"translation:n={images},seed={seed}", "recipe": "best", "seed": seed, "epochs": epochs}
+    with ProgressBar(console, "learning") as bar:
+
+        def watch(progress: Progress, history: list[dict[str, Any]]) -> None:
+            note = f"epoch {progress.epoch}/{epochs}"
+            if history:
+                note += f": SNR {history[-1]['snr']:.1f}, active codes {history[-1]['active_codes']:.1f}"
+            bar.update(note, progress.step, progress.n_steps, line=progress.end_of_epoch)
+
+        try:
+            result = run_demo(DemoSettings(n_images=images, n_epochs=epochs, seed=seed), report=watch)
+        except Interrupted as stopped:
+            state, history = stopped.checkpoint.state, stopped.checkpoint.history
+            coder = LieSparseCoder.from_model(state.parameters, (28, 28), history=history, random_state=seed)
+            save_run(Run(out, coder, None, how | {"interrupted_at_step": state.step}, {}))
+            message = f"Stopped at step {state.step}; the model so far is in {out}."
+            raise KeyboardInterrupt(message) from None
+    print_metrics(console, result.metrics)
+    console.print(f"Took {result.metrics['total_seconds']:.0f} s.")
+    save_run(Run(out, result.coder, result.baseline, how, result.metrics))
+    write_atomically(out / "demo.png", to_png(result.figure))
+    console.print(f"Look at {out / 'demo.png'}; the run is beside it. Next: liesparse report {out}", markup=False)

@@ -1,7 +1,5 @@
 """Pictures: arrays in, a matplotlib Figure out; nothing is shown or saved here."""
 
-from liesparse.figures.demo import DemoPanels, demo_figure
-from liesparse.figures.growth import growth_figure
 from liesparse.figures.paper import (
     InferencePanels,
     PlainPanels,
@@ -11,20 +9,29 @@ from liesparse.figures.paper import (
     results_figure,
     samples_figure,
 )
+from liesparse.figures.plots import (
+    DemoPanels,
+    before_and_after,
+    demo_figure,
+    growth_figure,
+    sheet_figure,
+    walk_figure,
+)
 from liesparse.figures.sheets import (
     FRAME,
     INK,
     SIGNED,
     Array,
     draw_sheet,
+    gif_bytes,
     mosaic,
+    movie_bytes,
     paint,
     to_pdf,
     to_png,
     to_small_png,
     to_unit_peak,
 )
-from liesparse.figures.walks import before_and_after, sheet_figure, walk_figure
 
 __all__ = [
     "FRAME",
@@ -40,8 +47,10 @@ __all__ = [
     "comparison_figure",
     "demo_figure",
     "draw_sheet",
+    "gif_bytes",
     "growth_figure",
     "mosaic",
+    "movie_bytes",
     "paint",
     "results_figure",
     "samples_figure",

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
-from liesparse.figures.page import Page, Place
-from liesparse.figures.sheets import FRAME, INK, SIGNED, Array, mosaic, to_unit_peak
+from liesparse.figures.sheets import FRAME, Array, mosaic, show_image, to_unit_peak
 
 HEAT = "magma"  # densities: perceptually uniform
 BAR = "#35506b"
@@ -27,6 +26,64 @@ HALF_WIDTH, HALF_DPI = 664 / 256, 256
 MARGIN, LINE, AIR, CELL_GAP = 0.05, 0.05, 0.2, 0.07
 BETWEEN = TEXT_WIDTH - 2 * HALF_WIDTH - 2 * MARGIN
 FRAME_PIXELS = 2  # between the images of a sheet
+
+
+class Page:
+    """A figure of a given width; its height is what the panels need.
+
+    Panels are placed in inches from the upper left corner, so that images keep their shape. They begin on whole dots:
+    an image of two dots for each pixel is then drawn without blur.
+    """
+
+    def __init__(self, width: float, margin: float, dpi: int) -> None:
+        self.width, self.margin, self.dpi = math.ceil(width * dpi) / dpi, margin, dpi
+        self.figure = Figure(figsize=(width, width), dpi=dpi, facecolor="white")
+        self._panels: list[tuple[Axes, float, float, float, float]] = []
+        self._lines: list[tuple[Text, float, float]] = []
+
+    def axes(self, left: float, top: float, width: float, height: float) -> Axes:
+        """Return new axes at a place."""
+        axes = self.figure.add_axes((0, 0, 1, 1), label=str(len(self._panels)))
+        left, top = round(left * self.dpi) / self.dpi, round(top * self.dpi) / self.dpi
+        self._panels.append((axes, left, top, width, height))
+        return axes
+
+    def write(self, words: str, left: float, baseline: float, size: int, align: str, colour: str) -> None:
+        """Write one line."""
+        line = self.figure.text(0, 0, words, fontsize=size, ha=align, va="baseline", color=colour)
+        self._lines.append((line, left, baseline))
+
+    def finish(self) -> Figure:
+        """Give everything its place on a page that ends below the last panel."""
+        needed = max(top + tall for _, _, top, _, tall in self._panels) + self.margin
+        height = math.ceil(needed * self.dpi) / self.dpi
+        self.figure.set_size_inches(self.width, height)
+        for axes, left, top, wide, tall in self._panels:
+            axes.set_position((left / self.width, 1 - (top + tall) / height, wide / self.width, tall / height))
+        for line, left, baseline in self._lines:
+            line.set_position((left / self.width, 1 - baseline / height))
+        return self.figure
+
+
+class Place(NamedTuple):
+    """Where the next panel of a column goes."""
+
+    page: Page
+    left: float
+    top: float
+    width: float
+
+    def axes(self, left: float, width: float, height: float) -> Axes:
+        """Return axes that begin here, ``left`` inches to the right."""
+        return self.page.axes(self.left + left, self.top, width, height)
+
+    def write(self, words: str, size: int, *, left: float = 0.0, align: str = "left", colour: str = "black") -> None:
+        """Write a line that stands here."""
+        self.page.write(words, self.left + left, self.top, size, align, colour)
+
+    def down(self, inches: float) -> Place:
+        """Return the place so many inches below."""
+        return self._replace(top=self.top + inches)
 
 
 class InferencePanels(NamedTuple):
@@ -114,16 +171,8 @@ def _draw_sheet(place: Place, images: Array, n_columns: int, *, signed: bool = F
     """Draw images with values up to 1 over the whole width."""
     sheet = mosaic(images, n_columns, gap=FRAME_PIXELS)
     height = place.width * sheet.shape[0] / sheet.shape[1]
-    _draw_image(place.axes(0, place.width, height), sheet, signed=signed, frame=frame)
+    show_image(place.axes(0, place.width, height), sheet, signed=signed, frame=frame, aspect="auto")
     return place.down(height)
-
-
-def _draw_image(axes: Axes, image: Array, *, signed: bool = False, frame: str = FRAME) -> None:
-    colours = colormaps[SIGNED if signed else INK].with_extremes(bad=frame)
-    low = -1 if signed else 0
-    axes.imshow(image, cmap=colours, vmin=low, vmax=1, interpolation="nearest", aspect="auto")
-    axes.set(xticks=[], yticks=[])
-    axes.spines[:].set_visible(False)
 
 
 def _draw_inference(place: Place, panels: InferencePanels) -> Place:
@@ -142,11 +191,11 @@ def _draw_inference(place: Place, panels: InferencePanels) -> Place:
     highest = max(1.0, float(panels.codes.max()))
     for example in range(len(panels.inputs)):
         cells = [place.axes(start, width, side) for start, width in zip(starts, widths, strict=True)]
-        _draw_image(cells[0], pairs[0, example])
+        show_image(cells[0], pairs[0, example], aspect="auto")
         _draw_codes(cells[1], panels.codes[example], highest)
         if panels.densities is not None:
             _draw_density(cells[2], panels.densities[example])
-        _draw_image(cells[-1], pairs[1, example])
+        show_image(cells[-1], pairs[1, example], aspect="auto")
         for axes in cells:
             axes.spines[:].set(visible=True, color=EDGE, linewidth=0.6)
         place = place.down(side + CELL_GAP)

@@ -1,9 +1,14 @@
-"""Sheets of images, from which the pictures are put together, and how a Figure becomes a file."""
+"""Sheets of images, from which the pictures are put together; figures as PNG and PDF, walks as GIF and MP4."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal
 
 import matplotlib as mpl
 import numpy as np
@@ -12,11 +17,16 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from PIL import Image  # comes with matplotlib
+from PIL import Image
+
+from liesparse._checks import reject
 
 FRAME = "#dfe3e8"  # between the images of a sheet
 INK = "Greys"  # images: dark ink on white paper
 SIGNED = "RdBu_r"  # columns of W: negative blue, positive red
+FRAME_SECONDS = 0.08  # of a movie
+FRAME_GREY = 223
+LEAST_SIZE = 96  # pixels of an image in a movie, on its longer side
 FEW_COLOURS = 600  # two colour maps and some: at 256 the eye sees no difference
 
 Array = NDArray[np.floating]
@@ -50,20 +60,26 @@ def paint(sheet: Array, *, signed: bool = False) -> Array:
     return np.where(np.isnan(sheet), to_rgb(FRAME), shown)
 
 
+def show_image(
+    axes: Axes, image: Array, *, signed: bool = False, frame: str = FRAME, aspect: Literal["equal", "auto"] = "equal"
+) -> None:
+    """Show values up to 1: ink on paper, in signed colours, or in colours of their own; NaN is the frame."""
+    colours = colormaps[SIGNED if signed else INK].with_extremes(bad=frame)
+    shown = paint(image, signed=signed) if image.ndim == 3 else image
+    axes.imshow(shown, cmap=colours, vmin=-1 if signed else 0, vmax=1, interpolation="nearest", aspect=aspect)
+    axes.set(xticks=[], yticks=[])
+    axes.spines[:].set_visible(False)
+
+
 def draw_sheet(
     axes: Axes, images: Array, n_columns: int, title: str, *, signed: bool = False, row_labels: Sequence[str] = ()
 ) -> None:
-    """Draw a mosaic of images with values up to 1: ink on paper, in signed colours, or in colours of their own."""
-    colours = colormaps[SIGNED if signed else INK].with_extremes(bad=FRAME)
-    sheet = mosaic(images, n_columns)
-    sheet = paint(sheet, signed=signed) if sheet.ndim == 3 else sheet
-    axes.imshow(sheet, cmap=colours, vmin=-1 if signed else 0, vmax=1, interpolation="nearest")
+    """Draw a mosaic of images with values up to 1, with a title and a label for each row."""
+    show_image(axes, mosaic(images, n_columns), signed=signed)
     axes.set_title(title, fontsize=11, loc="left", pad=5)
-    axes.set_xticks([])
     row_height = images.shape[1] + 2
     axes.set_yticks([2 + row_height * row + row_height / 2 for row in range(len(row_labels))], row_labels, fontsize=9)
     axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
 
 
 def to_png(figure: Figure, *, dpi: int = 150) -> bytes:
@@ -90,3 +106,52 @@ def to_pdf(figure: Figure, *, dpi: int = 720) -> bytes:
     with mpl.rc_context({"pdf.fonttype": 42}):  # TrueType: text stays text, as publishers ask
         figure.savefig(buffer, format="pdf", dpi=dpi, metadata={"CreationDate": None})
     return buffer.getvalue()
+
+
+def walk_frames(walks: Array, *, gap: int = 4) -> NDArray[np.uint8]:
+    """Lay out (axis, image, step, height, width[, 3]) as frames: images in rows, axes in columns.
+
+    Grey is dark ink on white; colours are their own.
+    """
+    zoom = max(1, -(-LEAST_SIZE // max(walks.shape[3:5])))
+    peak = np.abs(walks).max(axis=tuple(range(2, walks.ndim)), keepdims=True)
+    shown = np.clip(walks / np.maximum(peak, np.finfo(np.float32).tiny), 0, 1)
+    shown = (shown if walks.ndim == 6 else 1 - shown).repeat(zoom, axis=3).repeat(zoom, axis=4)
+    steps = shown.transpose(2, 1, 0, *range(3, walks.ndim))  # step, image, axis
+    frames = np.stack([mosaic(step.reshape(-1, *step.shape[2:]), len(walks), gap=gap) for step in steps])
+    return np.where(np.isnan(frames), FRAME_GREY, np.round(255 * frames)).astype(np.uint8)
+
+
+def movie_bytes(walks: Array, suffix: str) -> bytes:
+    """Return a looped movie of walks; an open walk goes there and back, a closed one round and round."""
+    closed = np.allclose(walks[:, :, 0], walks[:, :, -1], atol=1e-3 * float(np.abs(walks).max()))
+    frames = walk_frames(walks)
+    frames = frames[:-1] if closed else np.concatenate((frames, frames[-2:0:-1]))
+    return gif_bytes(map(Image.fromarray, frames)) if suffix == ".gif" else _mp4_bytes(frames)
+
+
+def gif_bytes(pictures: Iterable[Image.Image]) -> bytes:
+    """Return pictures as an endless GIF."""
+    buffer = io.BytesIO()
+    first, *rest = pictures
+    milliseconds = round(1000 * FRAME_SECONDS)
+    first.save(buffer, "GIF", save_all=True, append_images=rest, duration=milliseconds, loop=0, optimize=False)
+    return buffer.getvalue()
+
+
+def _mp4_bytes(frames: NDArray[np.uint8]) -> bytes:
+    program = shutil.which("ffmpeg")
+    if program is None:
+        reject("out", "ffmpeg for .mp4 files", "none installed", "Install ffmpeg, or use .gif.")
+    frames = frames[:, : frames.shape[1] // 2 * 2, : frames.shape[2] // 2 * 2]  # its encoder wants even sizes
+    height, width = frames.shape[1:3]
+    pixels = "rgb24" if frames.ndim == 4 else "gray"
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "walk.mp4"
+        size = ["-f", "rawvideo", "-pix_fmt", pixels, "-s", f"{width}x{height}", "-r", f"{1 / FRAME_SECONDS:g}"]
+        command = [program, "-y", "-loglevel", "error", *size, "-i", "-", "-pix_fmt", "yuv420p", str(target)]
+        done = subprocess.run(command, input=frames.tobytes(), capture_output=True, check=False)
+        if done.returncode != 0:
+            lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
+            reject("out", "a movie from ffmpeg", lines[-1], "Use .gif instead.")
+        return target.read_bytes()

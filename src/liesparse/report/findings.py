@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -16,7 +16,7 @@ from liesparse._checks import check_matrix, reject
 from liesparse.devices import to_cpu
 from liesparse.estimators import LieSparseCoder, SparseCoder
 from liesparse.metrics import active_codes, snr, templates_alive
-from liesparse.model import Parameters, apply_transform, compose, reconstruct
+from liesparse.model import Parameters, reconstruct
 from liesparse.posterior import TorusPosterior, log_likelihood, make_engine, pose_natural
 from liesparse.torus import wrap
 
@@ -170,12 +170,6 @@ def _reach(codes: Tensor, poses: Tensor) -> list[float]:
 # ---- what is shown moving, and how
 
 
-def canonical_shapes(found: Findings, rows: list[int]) -> Float[Tensor, "image pixel"]:
-    """Return the shapes of some images at s = 0."""
-    shapes = compose(found.model, found.codes[rows])
-    return apply_transform(found.model, shapes, torch.zeros_like(found.poses[rows]))
-
-
 def examples(found: Findings) -> tuple[list[int], list[int]]:
     """Return the best and the worst images by SNR, without an image twice."""
     order = found.ratios.argsort(descending=True, stable=True).tolist()
@@ -207,8 +201,3 @@ def traversal(found: Findings, axis: int, values: Float[Tensor, " step"]) -> Flo
 def plane_energies(found: Findings) -> Float[Tensor, " irrep"]:
     """Return the share of the images' energy in each plane of W."""
     return found.model.to_planes(found.images).square().sum(dim=-1).mean(dim=0)
-
-
-def energetic_planes(found: Findings, n_planes: int) -> Int[Tensor, " plane"]:
-    """Return the planes that hold most energy."""
-    return plane_energies(found).argsort(descending=True, stable=True)[:n_planes]

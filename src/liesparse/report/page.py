@@ -1,82 +1,35 @@
-"""The page around the pictures: one file, no network, light and dark, from phone to desktop."""
+"""What the report is put together from: elements of HTML, numbers as text, pictures as PNG and GIF."""
 
 from __future__ import annotations
 
 import base64
 import html
+import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
 
-KINDS = {"png": "image/png", "gif": "image/gif"}
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from PIL import Image
 
-# Pictures are ink on white: multiplied onto the page by day, inverted and screened onto it by night.
-STYLE = """
-:root { color-scheme: light dark; --page: #fbfbf9; --ink: #1b1f24; --soft: #5b6570; --line: #dcdfe3; --card: #ffffff;
-  --bar: #b9d3ea; --accent: #2166ac; }
-@media (prefers-color-scheme: dark) { :root { --page: #14171b; --ink: #e6e8ea; --soft: #9aa4ae; --line: #343a41;
-  --card: #1b1f24; --bar: #234a6e; --accent: #7db8ea; } }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--page); color: var(--ink);
-  font: 16px/1.55 system-ui, -apple-system, "Segoe UI", sans-serif; }
-main { max-width: 920px; margin: 0 auto; padding: 28px 18px 64px; }
-h1 { font-size: 1.75rem; line-height: 1.2; margin: 0 0 6px; overflow-wrap: anywhere; }
-h2 { font-size: 1.25rem; margin: 52px 0 6px; padding-top: 14px; border-top: 1px solid var(--line); }
-h3 { font-size: 1rem; margin: 26px 0 6px; }
-p { margin: 6px 0 12px; max-width: 70ch; }
-.lead { font-size: 1.1rem; }
-.soft, .how, figcaption { color: var(--soft); }
-.how { font-size: .92rem; }
-nav { display: flex; flex-wrap: wrap; gap: 4px 16px; margin: 14px 0 0; font-size: .92rem; }
-a { color: var(--accent); }
-img { display: block; max-width: 100%; height: auto; }
-.pixels { width: 100%; image-rendering: pixelated; }
-img { mix-blend-mode: multiply; }
-@media (prefers-color-scheme: dark) { img { filter: invert(1) hue-rotate(180deg); mix-blend-mode: screen; } }
-figure { margin: 0; }
-figcaption { font-size: .8rem; text-align: center; line-height: 1.3; padding-top: 3px; overflow-wrap: anywhere; }
-.grid { display: grid; gap: 12px; margin: 14px 0; }
-.cards { grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); }
-.tiles { grid-template-columns: repeat(auto-fill, minmax(76px, 1fr)); }
-.pairs { grid-template-columns: repeat(auto-fill, minmax(132px, 1fr)); }
-.plots { grid-template-columns: repeat(auto-fit, minmax(250px, 1fr)); align-items: start; }
-.plots img { max-width: 400px; width: 100%; }
-.card, figure, .strip { min-width: 0; }
-.card { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 12px 14px; }
-.card b { display: block; font-size: 1.6rem; line-height: 1.25; font-weight: 600; }
-.card span { display: block; font-size: .85rem; color: var(--soft); }
-.three { grid-template-columns: repeat(3, 1fr); gap: 8px; margin: 8px 0; }
-.two { grid-template-columns: 1fr 1fr; gap: 4px; margin: 0; }
-.examples { grid-template-columns: repeat(auto-fit, minmax(260px, 1fr)); }
-.code { display: grid; grid-template-columns: 26px 1fr 3.2em; gap: 8px; align-items: center; margin: 4px 0;
-  font-size: .85rem; }
-.code i { display: block; height: 12px; border-radius: 2px; background: var(--accent); }
-.posterior { max-width: 240px; margin: 4px auto 0; }
-.strip { display: grid; grid-template-columns: 8.5em 1fr; gap: 10px; align-items: center; margin: 6px 0;
-  font-size: .85rem; color: var(--soft); }
-.loop { max-width: 600px; margin: 8px 0; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .92rem; margin: 10px 0; }
-th, td { text-align: left; padding: 5px 14px 5px 8px; border-bottom: 1px solid var(--line); white-space: nowrap; }
-th { font-weight: 600; color: var(--soft); }
-td.share { background: linear-gradient(to right, var(--bar) var(--share), transparent var(--share)); min-width: 84px; }
-.facts td { white-space: normal; overflow-wrap: anywhere; }
-@media (max-width: 560px) { .strip { grid-template-columns: 1fr; gap: 2px; } h2 { margin-top: 36px; } }
-"""
+from liesparse.figures import FRAME, INK, SIGNED, Array, gif_bytes, mosaic, paint, to_png
+from liesparse.posterior import TorusPosterior
 
 # Nothing but this file: the browser itself forbids scripts, frames and requests.
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+N_COLOURS = 200
+BLUE = "#2166ac"
+FLOOR = 12.0  # nats below the peak at which the map of a posterior is blank
+TICKS = ((-math.pi, 0, math.pi), ("-π", "0", "π"))
 
 
-class Album:
-    """Pictures that go into the page and, those with a name, into files beside it."""
-
-    def __init__(self) -> None:
-        self.files: dict[str, bytes] = {}
-
-    def keep(self, name: str, content: bytes) -> bytes:
-        """Put a picture into a file too."""
-        self.files[name] = content
-        return content
+class Cell(str):
+    """A ``td`` element, which is not escaped again."""
 
 
 def escape(text: object) -> str:
@@ -84,14 +37,14 @@ def escape(text: object) -> str:
     return html.escape(str(text), quote=True)
 
 
-def address(content: bytes, kind: str = "png") -> str:
+def data_uri(content: bytes, kind: str = "png") -> str:
     """Return a picture as a data URI."""
-    return f"data:{KINDS[kind]};base64,{base64.b64encode(content).decode()}"
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
 
 
 def image(content: bytes, alt: str, *, kind: str = "png", name: str = "pixels") -> str:
     """Return an image element."""
-    return f'<img class="{name}" src="{address(content, kind)}" alt="{escape(alt)}">'
+    return f'<img class="{name}" src="{data_uri(content, kind)}" alt="{escape(alt)}">'
 
 
 def figure(picture: str, caption: str) -> str:
@@ -115,21 +68,18 @@ def strip(label: str, picture: str) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, name: str = "") -> str:
-    """Return a table of cells that are already ``td`` elements or plain text."""
+    """Return a table of cells, or of plain text."""
     titles = "".join(f'<th scope="col">{escape(title)}</th>' for title in head)
-    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+    lines = ("".join(cell if isinstance(cell, Cell) else f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
     top = f"<thead><tr>{titles}</tr></thead>" if head else ""
     return f'<div class="scroll"><table class="{name}">{top}<tbody>{body}</tbody></table></div>'
 
 
-def _cell(content: str) -> str:
-    return content if content.startswith("<td") else f"<td>{escape(content)}</td>"
-
-
-def share_cell(share: float) -> str:
+def share_cell(share: float) -> Cell:
     """Return a cell with a percentage and a bar behind it."""
     filled = min(max(share, 0.0), 1.0)
-    return f'<td class="share" style="--share: {100 * filled:.0f}%">{percent(share)}</td>'
+    return Cell(f'<td class="share" style="--share: {100 * filled:.0f}%">{percent(share)}</td>')
 
 
 def percent(share: float) -> str:
@@ -157,7 +107,8 @@ def direction(values: Sequence[float]) -> str:
 
 
 def build(title: str, lead: str, sections: Mapping[str, str]) -> str:
-    """Return the whole page from its sections."""
+    """Return the whole page from its sections: one file, no network, light and dark, from phone to desktop."""
+    style = resources.files("liesparse.report").joinpath("style.css").read_text(encoding="utf-8")
     links = "".join(f'<a href="#part-{place}">{escape(name)}</a>' for place, name in enumerate(sections))
     body = "".join(
         f'<section><h2 id="part-{place}">{escape(name)}</h2>{content}</section>'
@@ -167,6 +118,106 @@ def build(title: str, lead: str, sections: Mapping[str, str]) -> str:
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-        f"<title>{escape(title)}</title><style>{STYLE}</style></head>\n"
+        f"<title>{escape(title)}</title><style>{style}</style></head>\n"
         f"<body><main><header><h1>{escape(title)}</h1>{lead}<nav>{links}</nav></header>\n{body}\n</main></body></html>\n"
     )
+
+
+# ---- pictures
+
+
+def _picture(pixels: Array, signed: bool) -> Image.Image:
+    """Turn values up to 1 into a picture with a palette, or in their own colours; NaN is the frame."""
+    if pixels.ndim == 3:
+        return Image.fromarray(np.round(255 * paint(pixels, signed=signed)).astype(np.uint8))
+    share = np.clip((pixels + 1) / 2 if signed else pixels, 0, 1)
+    entries = np.where(np.isnan(pixels), N_COLOURS, np.round(np.nan_to_num(share) * (N_COLOURS - 1)))
+    picture = Image.fromarray(entries.astype(np.uint8))
+    colours = colormaps[SIGNED if signed else INK](np.linspace(0, 1, N_COLOURS))[:, :3]
+    picture.putpalette(np.round(255 * np.vstack((colours, to_rgb(FRAME)))).astype(int).flatten().tolist())
+    return picture
+
+
+def draw_pixels(pixels: Array, *, signed: bool = False) -> bytes:
+    """Return an image of values up to 1 as PNG: ink on paper, in signed colours, or in colours of its own."""
+    buffer = io.BytesIO()
+    _picture(pixels, signed).save(buffer, "PNG", optimize=True)
+    return buffer.getvalue()
+
+
+def _sheet(images: Array, n_columns: int, width: int) -> Array:
+    """Lay images out in rows, each pixel as large as the width allows, the lines between them thin."""
+    scale = max(1, width // (n_columns * images.shape[2]))
+    return mosaic(images.repeat(scale, axis=1).repeat(scale, axis=2), n_columns, gap=2)
+
+
+def draw_sheet(images: Array, n_columns: int, *, signed: bool = False) -> bytes:
+    """Return images in rows as one PNG, large enough to look at by itself."""
+    return draw_pixels(_sheet(images, n_columns, 900), signed=signed)
+
+
+def draw_loop(frames: Array, *, signed: bool = False) -> bytes:
+    """Return frames of shape (frame, image, height, width[, 3]), images side by side, as an endless GIF."""
+    return gif_bytes(_picture(_sheet(images, len(images), 480), signed) for images in frames)
+
+
+def _small_figure(width: float = 3.2, height: float = 2.2) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
+    axes = figure.subplots(1, 1)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=8)
+    return figure, axes
+
+
+def draw_curve(values: Sequence[float], label: str, *, from_zero: bool = False) -> bytes:
+    """Return how a number went over the epochs."""
+    figure, axes = _small_figure()
+    axes.plot(range(1, len(values) + 1), values, color=BLUE, marker="o", markersize=3)
+    axes.set_title(label, fontsize=10, loc="left")
+    axes.set_xlabel("epoch", fontsize=8)
+    if from_zero:
+        axes.set_ylim(0, 1.1 * max(*values, 1.0))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    return to_png(figure)
+
+
+def draw_scatter(truth: Array, prediction: Array, name: str) -> bytes:
+    """Return the factor read from the pose against the true one."""
+    figure, axes = _small_figure(3.2, 3.0)
+    ends = [float(np.nanmin(truth)), float(np.nanmax(truth))]
+    axes.plot(ends, ends, color="#b0b7bf", linewidth=1)
+    axes.plot(truth, prediction, ".", markersize=3, color=BLUE, alpha=0.6)
+    axes.set_title(name, fontsize=10, loc="left", parse_math=False)
+    axes.set_xlabel("true", fontsize=8)
+    axes.set_ylabel("read from the pose", fontsize=8)
+    return to_png(figure)
+
+
+def draw_posterior(posterior: TorusPosterior) -> bytes:
+    """Return P(s | I, α̂) of one image: a curve, a map, or the curve of each coordinate."""
+    n = posterior.torus_dim
+    figure, axes = _small_figure(2.6, 2.4)
+    axes.set_xticks(*TICKS)
+    if n == 2:
+        density = posterior.density(180)[0].clamp(min=1e-300).log()
+        depth = (density - density.max()).clamp(min=-FLOOR).T.numpy()  # s₁ to the right
+        axes.imshow(depth, cmap="Blues", extent=(-math.pi, math.pi, -math.pi, math.pi), origin="lower")
+        axes.set_yticks(*TICKS)
+        axes.set_ylabel("s₂", fontsize=9)
+        axes.spines[:].set_visible(True)
+    else:
+        angles = posterior.axis(180).numpy()
+        for axis in range(n):
+            density = posterior.density(180)[0] if n == 1 else posterior.marginal(axis, 180)[0]
+            axes.plot(angles, density.numpy(), linewidth=1.2, label=f"s{subscript(axis)}", color=None if axis else BLUE)
+        axes.set_yticks([])
+        axes.set_ylim(bottom=0)
+        if n > 1:
+            axes.legend(frameon=False, fontsize=8)
+    axes.set_xlabel("s₁" if n <= 2 else "s", fontsize=9)
+    return to_png(figure, dpi=110)
+
+
+def subscript(axis: int) -> str:
+    """Return the number of an axis, counted from 1, as a subscript."""
+    return "".join("₀₁₂₃₄₅₆₇₈₉"[int(digit)] for digit in str(axis + 1))

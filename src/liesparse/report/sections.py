@@ -10,22 +10,21 @@ import numpy as np
 import torch
 
 from liesparse import symmetry
-from liesparse.figures import to_unit_peak
-from liesparse.report import page, pictures
+from liesparse.figures import Array, to_unit_peak
+from liesparse.model import apply_transform, compose
+from liesparse.report import page
 from liesparse.report.findings import (
     Findings,
     Numbers,
-    canonical_shapes,
-    energetic_planes,
     examples,
     one_of_each,
     plane_energies,
     posterior_of,
     traversal,
 )
-from liesparse.report.page import Album, direction, escape, figure, grid, how, image, number, percent
-from liesparse.report.pictures import subscript
+from liesparse.report.page import direction, draw_sheet, escape, figure, grid, how, image, number, percent, subscript
 
+Files = dict[str, bytes]  # pictures that become files beside the page, by their names
 MOST_TEMPLATES, MOST_PLANES, MOST_CODES = 60, 24, 4
 FAINT = 0.1  # share below which the direction of a motion means nothing
 N_FRAMES, N_STEPS, N_CHANGES = 32, 13, 6
@@ -83,11 +82,11 @@ def _beside(theirs: Numbers | None, name: str) -> str:
     return "" if theirs is None else f"sparse coding: {number(getattr(theirs, name))}"
 
 
-def templates(found: Findings, album: Album) -> str:
+def templates(found: Findings, files: Files) -> str:
     """Show the dictionary, most used shapes first."""
     shown = found.order[:MOST_TEMPLATES]
     shapes = to_unit_peak(found.pixels(found.model.dictionary.T[shown]))
-    album.keep("templates.png", pictures.draw_sheet(shapes, min(10, len(shown)), signed=found.signed))
+    files["templates.png"] = draw_sheet(shapes, min(10, len(shown)), signed=found.signed)
     tiles = [
         figure(_tile(shape, found, f"template {template + 1}"), f"{percent(found.use[template])}")
         for shape, template in zip(shapes, shown, strict=True)
@@ -98,19 +97,19 @@ def templates(found: Findings, album: Album) -> str:
     return how(text) + grid("tiles", tiles)
 
 
-def _tile(pixels: pictures.Array, found: Findings, alt: str) -> str:
-    return image(pictures.draw_pixels(pixels, signed=found.signed), alt)
+def _tile(pixels: Array, found: Findings, alt: str) -> str:
+    return image(page.draw_pixels(pixels, signed=found.signed), alt)
 
 
 # ---- the transformation
 
 
-def transformation(found: Findings, album: Album) -> str:
+def transformation(found: Findings, files: Files) -> str:
     """Say what the learned motions are: by the true factors if they are known, and by known motions."""
-    return _by_factors(found, album) + _by_fields(found, album)
+    return _by_factors(found, files) + _by_fields(found, files)
 
 
-def _by_factors(found: Findings, album: Album) -> str:
+def _by_factors(found: Findings, files: Files) -> str:
     if found.truth is None or found.prediction is None:
         return ""
     if not found.factors:
@@ -138,7 +137,7 @@ def _by_factors(found: Findings, album: Album) -> str:
     plots = []
     for place, fit in enumerate(found.factors):
         truth, read = found.truth[:, place].numpy(), found.prediction[:, place].numpy()
-        content = album.keep(f"factor-{place + 1}.png", pictures.draw_scatter(truth, read, fit.name))
+        content = files[f"factor-{place + 1}.png"] = page.draw_scatter(truth, read, fit.name)
         plots.append(image(content, f"{fit.name} as read from the pose against the true one", name="plot"))
     return (
         f"<h3>Against the true factors</h3><p>{escape(sentence)}</p>{how(text)}{page.table(head, rows)}"
@@ -147,7 +146,7 @@ def _by_factors(found: Findings, album: Album) -> str:
     )
 
 
-def _by_fields(found: Findings, album: Album) -> str:
+def _by_fields(found: Findings, files: Files) -> str:
     axes, purest = found.group.axes, {fit.field: fit for fit in found.group.purest}
     sentences = " ".join(f"Axis {fit.axis + 1} is {fit.name}{_rates(fit)}." for fit in axes)
     best = found.group.purest[0]
@@ -179,7 +178,7 @@ def _by_fields(found: Findings, album: Album) -> str:
         "and what is left."
     )
     parts.append(how(text))
-    parts += [_changes(found, fit, album) for fit in axes]
+    parts += [_changes(found, fit, files) for fit in axes]
     return "".join(parts)
 
 
@@ -193,24 +192,24 @@ def _rates(fit: symmetry.AxisFit) -> str:
     return f", one radian being {' and '.join(words)}" if words and fit.shares["all linear motions"] >= 0.5 else ""
 
 
-def _changes(found: Findings, fit: symmetry.AxisFit, album: Album) -> str:
+def _changes(found: Findings, fit: symmetry.AxisFit, files: Files) -> str:
     images = found.reconstructions[one_of_each(found, N_CHANGES)]
     learned = symmetry.apply_generator(found.model, images, fit.axis)
     known = symmetry.known_motion(fit.rates, images.reshape(-1, *found.shape)).flatten(1)
     changes = to_unit_peak(np.stack([found.pixels(part) for part in (learned, known, learned - known)]), 1)
     shown = to_unit_peak(found.pixels(images))
     labels = ("learned ∂I/∂s", "known motions", "what is left")
-    strips = [page.strip("image", image(pictures.draw_sheet(shown, len(shown), signed=found.signed), "images"))]
+    strips = [page.strip("image", image(draw_sheet(shown, len(shown), signed=found.signed), "images"))]
     strips += [
-        page.strip(label, image(pictures.draw_sheet(part, len(part), signed=True), f"{label}, axis {fit.axis + 1}"))
+        page.strip(label, image(draw_sheet(part, len(part), signed=True), f"{label}, axis {fit.axis + 1}"))
         for label, part in zip(labels, changes, strict=True)
     ]
     sheet = changes.reshape(-1, *changes.shape[2:])
-    album.keep(f"change-{fit.axis + 1}.png", pictures.draw_sheet(sheet, len(shown), signed=True))
+    files[f"change-{fit.axis + 1}.png"] = draw_sheet(sheet, len(shown), signed=True)
     return f"<h3>Axis {fit.axis + 1}: {escape(fit.name)}</h3>" + "".join(strips)
 
 
-def traversals(found: Findings, album: Album) -> str:
+def traversals(found: Findings, files: Files) -> str:
     """Move shapes once around each axis of the torus."""
     text = (
         "The most used shapes go once around each circle, from the middle of the poses they have in the data; "
@@ -221,16 +220,16 @@ def traversals(found: Findings, album: Album) -> str:
         axis = fit.axis
         title = f"Axis {axis + 1}, s{subscript(axis)}: {fit.name}"
         frames = _frames(found, axis, torch.arange(N_FRAMES) * (2 * math.pi / N_FRAMES))
-        loop = album.keep(f"axis-{axis + 1}.gif", pictures.draw_loop(frames.swapaxes(0, 1), signed=found.signed))
-        still = pictures.draw_sheet(frames[:, 0], len(frames), signed=found.signed)
+        loop = files[f"axis-{axis + 1}.gif"] = page.draw_loop(frames.swapaxes(0, 1), signed=found.signed)
+        still = draw_sheet(frames[:, 0], len(frames), signed=found.signed)
         steps = torch.linspace(-math.pi, math.pi, N_STEPS)
         walk = _frames(found, axis, steps)
         pale = np.abs(steps.numpy()) > math.pi * found.reach[axis] + 1e-6
         walk[:, pale] *= 0.35
-        sheet = pictures.draw_sheet(walk.reshape(-1, *walk.shape[2:]), N_STEPS, signed=found.signed)
-        sheet = album.keep(f"axis-{axis + 1}.png", sheet)
+        sheet = draw_sheet(walk.reshape(-1, *walk.shape[2:]), N_STEPS, signed=found.signed)
+        files[f"axis-{axis + 1}.png"] = sheet
         moving = image(loop, f"shapes moving once around axis {axis + 1}", kind="gif")
-        quiet = f'<source media="(prefers-reduced-motion: reduce)" srcset="{page.address(still)}">'
+        quiet = f'<source media="(prefers-reduced-motion: reduce)" srcset="{page.data_uri(still)}">'
         parts.append(
             f'<h3>{escape(title)}</h3><div class="loop"><picture>{quiet}{moving}</picture></div>'
             + figure(
@@ -241,24 +240,25 @@ def traversals(found: Findings, album: Album) -> str:
     return "".join(parts)
 
 
-def _frames(found: Findings, axis: int, values: torch.Tensor) -> pictures.Array:
+def _frames(found: Findings, axis: int, values: torch.Tensor) -> Array:
     moved = traversal(found, axis, values)
     frames = found.pixels(moved.flatten(0, 1))
     return to_unit_peak(frames.reshape(*moved.shape[:2], *frames.shape[1:]))
 
 
-def planes(found: Findings, album: Album) -> str:
+def planes(found: Findings, files: Files) -> str:
     """Show the planes of W that hold most of the data's energy."""
-    energies, chosen = plane_energies(found), energetic_planes(found, MOST_PLANES).tolist()
+    energies = plane_energies(found)
+    chosen = energies.argsort(descending=True, stable=True)[:MOST_PLANES].tolist()
     model = found.model
     columns = model.group_basis.T.unflatten(0, (-1, 2))[chosen]
     pairs = found.pixels(columns.flatten(0, 1))
     pairs = to_unit_peak(pairs.reshape(len(chosen), 2, *pairs.shape[1:]))
-    album.keep("planes.png", pictures.draw_sheet(pairs.reshape(-1, *pairs.shape[2:]), 12, signed=True))
+    files["planes.png"] = draw_sheet(pairs.reshape(-1, *pairs.shape[2:]), 12, signed=True)
     tiles = []
     for pair, plane in zip(pairs, chosen, strict=True):
         omega = ", ".join(map(str, model.frequencies[plane].tolist()))
-        tile = (image(pictures.draw_pixels(side, signed=True), f"column of plane {plane + 1}") for side in pair)
+        tile = (image(page.draw_pixels(side, signed=True), f"column of plane {plane + 1}") for side in pair)
         tiles.append(figure(grid("two", tile), f"ω = ({omega}) · {percent(float(energies[plane]))}"))
     text = (
         f"The {len(chosen)} of {model.n_irreps} planes with most energy, which together hold "
@@ -271,7 +271,7 @@ def planes(found: Findings, album: Album) -> str:
 # ---- examples and history
 
 
-def inference(found: Findings, album: Album) -> str:
+def inference(found: Findings, files: Files) -> str:
     """Show what the model makes of the images it explains best and worst."""
     kind = {1: "its density", 2: "a map, coloured where probable, on a logarithmic scale"}
     density = kind.get(found.model.torus_dim, "the density of each coordinate")
@@ -282,13 +282,14 @@ def inference(found: Findings, album: Album) -> str:
     parts = [how(text)]
     for name, rows in zip(("Best", "Worst"), examples(found), strict=True):
         if rows:
-            cards = [_example(found, row, f"{name.lower()}-{place + 1}", album) for place, row in enumerate(rows)]
+            cards = [_example(found, row, f"{name.lower()}-{place + 1}", files) for place, row in enumerate(rows)]
             parts.append(f"<h3>{name} by SNR</h3>{grid('examples', cards)}")
     return "".join(parts)
 
 
-def _example(found: Findings, row: int, name: str, album: Album) -> str:
-    triple = torch.stack((found.images[row], found.reconstructions[row], canonical_shapes(found, [row])[0]))
+def _example(found: Findings, row: int, name: str, files: Files) -> str:
+    canonical = apply_transform(found.model, compose(found.model, found.codes[[row]]), 0 * found.poses[[row]])[0]
+    triple = torch.stack((found.images[row], found.reconstructions[row], canonical))
     shown = to_unit_peak(found.pixels(triple), None)
     labels = ("input", "model", "canonical")
     tiles = [figure(_tile(pixels, found, label), label) for pixels, label in zip(shown, labels, strict=True)]
@@ -301,24 +302,22 @@ def _example(found: Findings, row: int, name: str, album: Album) -> str:
         bar = f'<i style="width: {100 * value / max(1.0, float(codes.max())):.0f}%"></i>'
         bars.append(f'<div class="code">{_tile(shape, found, f"template {template + 1}")}{bar}{value:.2f}</div>')
     posterior = posterior_of(found.model, found.images[[row]], found.codes[[row]])
-    plot = album.keep(f"posterior-{name}.png", pictures.draw_posterior(posterior))
+    plot = files[f"posterior-{name}.png"] = page.draw_posterior(posterior)
     return (
         f'<div class="card"><span>SNR {number(float(found.ratios[row]))}</span>{grid("three", tiles)}{"".join(bars)}'
         f'<div class="posterior">{image(plot, "posterior of the pose", name="plot")}</div></div>'
     )
 
 
-def curves(history: Sequence[Mapping[str, Any]], album: Album) -> str:
+def curves(history: Sequence[Mapping[str, Any]], files: Files) -> str:
     """Show how learning went."""
     plots = []
     for name, label in CURVES.items():
         values = [float(entry[name]) for entry in history if name in entry]
         if values:
-            content = album.keep(
-                f"curve-{name.replace('_', '-')}.png",
-                pictures.draw_curve(values, label, from_zero=name == "templates_alive"),
-            )
-            plots.append(image(content, f"{label} after each epoch, last {number(values[-1])}", name="plot"))
+            picture = page.draw_curve(values, label, from_zero=name == "templates_alive")
+            files[f"curve-{name.replace('_', '-')}.png"] = picture
+            plots.append(image(picture, f"{label} after each epoch, last {number(values[-1])}", name="plot"))
     if not plots:
         return "<p>This model has no record of its training.</p>"
     text = (

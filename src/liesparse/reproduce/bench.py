@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -15,23 +18,23 @@ from torch import Tensor
 
 from liesparse import em, stiefel
 from liesparse.data import embedded_digits, translations
-from liesparse.gradients import parameter_gradients
 from liesparse.inference import expect_pose, infer_codes
 from liesparse.initialization import known_translation, random_start
-from liesparse.learning import learn, update
+from liesparse.learning import learn
 from liesparse.model import Parameters
 from liesparse.posterior import AdaptiveEngine, Engine, GridEngine, Moments, ReferenceEngine, make_engine, pose_natural
-from liesparse.posterior.kernels import KERNEL_NAMES, Library, choose, runnable
+from liesparse.posterior.kernels import KERNEL_NAMES, choose, runnable
 from liesparse.posterior.separable import normalize_
 from liesparse.recipes import load_recipe
-from liesparse.reproduce.memory import peak_memory
 from liesparse.settings import Settings
 
 REFERENCE_GRID = 600
 SHARPNESS = {"sharp": 10.0, "middle": 1.0, "flat": 0.01}  # factor on η̂; 1 is the paper's σ
 MEMORY_IMAGES = 60_000
-N_BEFORE = 20  # batches
+N_STEPS = 20  # of the training that is timed
 AT_PEAK = 10  # sums of a round, as in kernel.c
+Job = Callable[[], object]
+Name = TypeVar("Name", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -91,9 +94,8 @@ def make_problem(shape: Shape, *, seed: int = 0) -> Problem:
         shapes = embedded_digits()
         others = translations(shape.n_components, max_shift=3, generator=rng).images.view(-1, 28, 28)
         shapes = torch.cat((shapes, others))[: shape.n_components]
-        return Problem(
-            known_translation(shapes, n_irreps=shape.n_irreps), translations(shape.batch, generator=rng).images
-        )
+        model = known_translation(shapes, n_irreps=shape.n_irreps)
+        return Problem(model, translations(shape.batch, generator=rng).images)
     images = torch.nn.functional.normalize(torch.rand(shape.batch, shape.side**2, generator=rng), dim=1)
     parameters = random_start(
         shape.side**2,
@@ -106,37 +108,63 @@ def make_problem(shape: Shape, *, seed: int = 0) -> Problem:
     return Problem(parameters, images)
 
 
-def alternate(jobs: dict[str, Callable[[], object]], *, repeats: int = 15) -> dict[str, float]:
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch and the kernels use one thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def alternate(
+    jobs: dict[Name, Job], *, repeats: int = 15, clock: Callable[[], float] = time.perf_counter
+) -> dict[Name, float]:
     """Time jobs in turn and return the median milliseconds of each: noise hits all of them alike."""
-    times: dict[str, list[float]] = {name: [] for name in jobs}
+    times: dict[Name, list[float]] = {name: [] for name in jobs}
     for turn in range(repeats + 2):
         for name, job in jobs.items():
-            began = time.perf_counter()
+            began = clock()
             job()
             if turn >= 2:  # the first two warm up
-                times[name].append(1000 * (time.perf_counter() - began))
+                times[name].append(1000 * (clock() - began))
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def measure_speed(shape: Shape, *, repeats: int = 15) -> dict[str, float]:
-    """Time FISTA inference of one batch with the dense, the separable and the adaptive posterior."""
-    parameters, images = make_problem(shape)
-    engines: dict[str, Engine] = {
-        "dense": DenseEngine(parameters.frequencies, shape.n_grid),
-        "grid": GridEngine(parameters.frequencies, shape.n_grid),
-        "adaptive": AdaptiveEngine(parameters.frequencies),
-    }
-    jobs = {name: _inference(parameters, images, engine) for name, engine in engines.items()}
-    times = alternate(jobs, repeats=repeats)
-    return {
-        "grid_speedup": times["dense"] / times["grid"],
-        "adaptive_time_ratio": times["adaptive"] / times["grid"],
-        **{f"{name}_ms": value for name, value in times.items()},
-    }
-
-
-def _inference(parameters: Parameters, images: Tensor, engine: Engine) -> Callable[[], object]:
+def inference_job(parameters: Parameters, images: Tensor, engine: Engine) -> Job:
+    """Return a job that infers the codes of a batch."""
     return lambda: infer_codes(parameters, images, engine)
+
+
+def measure_speed(
+    shape: Shape, kernels: Sequence[str | None] = (None,), *, repeats: int = 15
+) -> list[dict[str, float]]:
+    """Time FISTA inference of a batch with the dense product, and for each kernel on the grid and adaptively."""
+    parameters, images = make_problem(shape)
+    engines: dict[Any, Engine] = {"dense": DenseEngine(parameters.frequencies, shape.n_grid)}
+    for kernel in kernels:
+        engines["grid", kernel] = GridEngine(parameters.frequencies, shape.n_grid, kernel=kernel)
+        engines["adaptive", kernel] = AdaptiveEngine(parameters.frequencies, kernel=kernel)
+    jobs = {name: inference_job(parameters, images, engine) for name, engine in engines.items()}
+    times = alternate(jobs, repeats=repeats)
+    return [
+        {
+            "grid_speedup": times["dense"] / times["grid", kernel],
+            "adaptive_time_ratio": times["adaptive", kernel] / times["grid", kernel],
+            "dense_ms": times["dense"],
+            "grid_ms": times["grid", kernel],
+            "adaptive_ms": times["adaptive", kernel],
+        }
+        for kernel in kernels
+    ]
+
+
+def relative_error(found: Float[Tensor, "image irrep 2"], truth: Float[Tensor, "image irrep 2"]) -> float:
+    """Return the mean over the images of ‖R̄ - truth‖ / ‖truth‖."""
+    found, truth = found.double().flatten(1), truth.double().flatten(1)
+    return float(((found - truth).norm(dim=1) / truth.norm(dim=1)).mean())
 
 
 def measure_errors(*, n_images: int = 60) -> dict[str, dict[str, float]]:
@@ -153,54 +181,37 @@ def measure_errors(*, n_images: int = 60) -> dict[str, dict[str, float]]:
     errors: dict[str, dict[str, float]] = {name: {} for name in ways}
     for label, factor in SHARPNESS.items():
         scaled = factor * natural
-        truth = torch.cat([exact.moments(part.double()).rotation for part in scaled.split(5)]).flatten(1)
+        truth = torch.cat([exact.moments(part.double()).rotation for part in scaled.split(5)])
         for name, engine in ways.items():
-            found = engine.moments(scaled).rotation.double().flatten(1)
-            errors[name][label] = float(((found - truth).norm(dim=1) / truth.norm(dim=1)).mean())
+            errors[name][label] = relative_error(engine.moments(scaled).rotation, truth)
     return errors
 
 
 def measure_step(shape: Shape, recipe: str, *, repeats: int = 15) -> dict[str, float]:
-    """Time the parts of a whole training step, by the paper's gradients on the grid or by our EM, and their shares."""
-    parameters, images = make_problem(shape)
-    settings = replace(load_recipe(recipe).learning, metric="euclidean")
-    engine = make_engine(settings.posterior, parameters.frequencies, shape.n_grid)
+    """Time a training step of a recipe, and the shares of inference, of the update of W, and of all the rest in it."""
+    parameters, images = make_problem(replace(shape, batch=N_STEPS * shape.batch))
+    chosen: dict[str, Any] = {"n_epochs": 1, "batch_size": shape.batch, "n_grid": shape.n_grid, "metric": "euclidean"}
+    settings = replace(load_recipe(recipe).learning, **chosen, single_shape_epochs=0, reseed_overlap=1.0)
+    engine = make_engine(settings.posterior, parameters.frequencies, settings.n_grid)
     codes = infer_codes(parameters, images, engine)
     expectation = expect_pose(parameters, images, codes, engine)
-    adam, averages = stiefel.AdamState.zero(parameters.group_basis), em.Averages.zero(parameters)
-    for seed in range(1, N_BEFORE + 1):  # as in the middle of a training: the averages remember many batches
-        earlier = make_problem(shape, seed=seed).images
-        found = infer_codes(parameters, earlier, engine)
-        averages = em.average(averages, earlier, found, expect_pose(parameters, earlier, found, engine), 0.1)
-    downhill = torch.randn_like(parameters.group_basis)
-    frozen, kind = replace(settings, group_rate=0.0), settings.gradient
-    jobs: dict[str, Callable[[], object]] = {
-        "inference": _inference(parameters, images, engine),
-        "expectation": lambda: expect_pose(parameters, images, codes, engine),
+    averages = em.average(em.Averages.zero(parameters), images, codes, expectation, 1.0)
+    adam, downhill = stiefel.AdamState.zero(parameters.group_basis), torch.randn_like(parameters.group_basis)
+    jobs: dict[str, Job] = {
+        "epoch": lambda: learn(parameters, images, settings, generator=torch.Generator()),
+        "inference": inference_job(parameters, images[: shape.batch], engine),
+        "maximize": lambda: em.maximize(parameters, averages),
+        "adam": lambda: stiefel.adam_step(parameters.group_basis, downhill, adam, rate=0.1, metric="euclidean"),
     }
-    if settings.method == "em":
-        jobs["average"] = lambda: em.average(averages, images, codes, expectation, 0.1)
-        jobs["maximize"] = lambda: em.maximize(parameters, averages)
-    else:
-        jobs["update"] = lambda: update(
-            parameters, adam, parameter_gradients(parameters, images, codes, expectation, kind), frozen
-        )
-        jobs["stiefel"] = lambda: stiefel.adam_step(
-            parameters.group_basis, downhill, adam, rate=0.1, metric="euclidean"
-        )
     times = alternate(jobs, repeats=repeats)
-    if settings.method == "em":
-        manifold = times["maximize"] / settings.batches_per_update
-        rest = times["expectation"] + times["average"]
-    else:
-        manifold = times["stiefel"]
-        rest = times["expectation"] + times["update"] - manifold
-    total = times["inference"] + rest + manifold
+    step = times["epoch"] / N_STEPS
+    inference = times["inference"] / step
+    manifold = (times["maximize"] / settings.batches_per_update if settings.method == "em" else times["adam"]) / step
     return {
-        "batch_ms": total,
-        "inference_share": times["inference"] / total,
-        "gradients_share": rest / total,
-        "stiefel_share": manifold / total,
+        "batch_ms": step,
+        "inference_share": inference,
+        "gradients_share": 1 - inference - manifold,
+        "stiefel_share": manifold,
     }
 
 
@@ -221,29 +232,17 @@ def count_multiply_adds(frequencies: Int[Tensor, "irrep 2"], shape: Shape, *, co
     return int(2 * one_way + 2 * planes * k)
 
 
-class Peak(NamedTuple):
-    """What one thread can do at most, for one million each."""
-
-    multiply_adds_ms: float
-    exponentials_ms: float
-
-
-def measure_peak(kernel: str, *, repeats: int = 15) -> Peak:
-    """Time multiply-adds and exponentials alone: in a kernel's own registers, or as torch's product and exp."""
+def measure_peak(kernel: str, *, repeats: int = 15) -> tuple[float, float]:
+    """Return the nanoseconds of a multiply-add and of an exponential alone, by a kernel's own code or by torch's."""
     library = choose(kernel).library
     if library is None:
         large, numbers = torch.randn(1024, 1024), -torch.rand(1 << 20)
         times = alternate({"product": lambda: large @ large, "exp": lambda: numbers.exp()}, repeats=repeats)
-        return Peak(times["product"] / 1024**3 * 1e6, times["exp"] / (1 << 20) * 1e6)
-    rounds = 50_000
-    jobs = {name: _exercise(library, rounds, kind) for name, kind in (("product", 0), ("exp", 1))}
-    times = alternate(jobs, repeats=repeats)
-    per_round = AT_PEAK * library.lane
-    return Peak(*(times[name] / (rounds * per_round) * 1e6 for name in ("product", "exp")))
-
-
-def _exercise(library: Library, rounds: int, exponentials: int) -> Callable[[], object]:
-    return lambda: library.functions.exercise(rounds, exponentials)
+        return times["product"] / 1024**3 * 1e6, times["exp"] / (1 << 20) * 1e6
+    exercise, rounds = library.functions.exercise, 50_000
+    times = alternate({"product": lambda: exercise(rounds, 0), "exp": lambda: exercise(rounds, 1)}, repeats=repeats)
+    million = rounds * AT_PEAK * library.lane / 1e6
+    return times["product"] / million, times["exp"] / million
 
 
 def measure_limit(shape: Shape, kernel: str, *, repeats: int = 15) -> dict[str, float]:
@@ -251,56 +250,51 @@ def measure_limit(shape: Shape, kernel: str, *, repeats: int = 15) -> dict[str, 
     parameters, images = make_problem(shape)
     engine = GridEngine(parameters.frequencies, shape.n_grid, kernel=kernel)
     with one_thread():
-        spent = alternate({"inference": _inference(parameters, images, engine)}, repeats=repeats)["inference"]
-        peak = measure_peak(kernel, repeats=repeats)
+        spent = alternate({"inference": inference_job(parameters, images, engine)}, repeats=repeats)["inference"]
+        ns_per_multiply_add, ns_per_exponential = measure_peak(kernel, repeats=repeats)
     n_steps, projection = 20, 2 * shape.n_irreps * shape.side**2  # WᵀI
     each = count_multiply_adds(parameters.frequencies, shape, compiled=engine.kernel != "torch")
     multiply_adds = shape.batch * (n_steps * each + projection)
     exponentials = shape.batch * n_steps * shape.n_grid**2
-    needed = (peak.multiply_adds_ms * multiply_adds + peak.exponentials_ms * exponentials) / 1e6
+    needed = (ns_per_multiply_add * multiply_adds + ns_per_exponential * exponentials) / 1e6
     return {
         "limit_fraction": needed / spent,
         "limit_ms": needed,
-        "gflops": 2 / peak.multiply_adds_ms,
-        "ns_per_exponential": peak.exponentials_ms,
+        "gflops": 2 / ns_per_multiply_add,
+        "ns_per_exponential": ns_per_exponential,
     }
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Let torch and the kernels use one thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def measure_kernels(shape: Shape, *, repeats: int = 15) -> dict[str, Any]:
     """Time every kernel that this machine can run, and torch, beside the dense product and beside the best of them."""
-    parameters, images = make_problem(shape)
     names = (*runnable(), "torch")
-    jobs = {"dense": _inference(parameters, images, DenseEngine(parameters.frequencies, shape.n_grid))}
-    for name in names:
-        grid = GridEngine(parameters.frequencies, shape.n_grid, kernel=name)
-        adaptive = AdaptiveEngine(parameters.frequencies, kernel=name)
-        jobs |= {f"{name} grid": _inference(parameters, images, grid)}
-        jobs |= {f"{name} adaptive": _inference(parameters, images, adaptive)}
-    times = alternate(jobs, repeats=repeats)
+    rows = measure_speed(shape, names, repeats=repeats)
+    best = {way: min(row[f"{way}_ms"] for row in rows) for way in ("grid", "adaptive")}
     found: dict[str, Any] = dict.fromkeys(KERNEL_NAMES, "not measured: this processor cannot run it")
-    for name in names:
-        grid_ms, adaptive_ms = times[f"{name} grid"], times[f"{name} adaptive"]
-        found[name] = {
-            "grid_ms": grid_ms,
-            "adaptive_ms": adaptive_ms,
-            "grid_over_best": grid_ms / min(times[f"{other} grid"] for other in names),
-            "adaptive_over_best": adaptive_ms / min(times[f"{other} adaptive"] for other in names),
-            "grid_speedup": times["dense"] / grid_ms,
-            "adaptive_time_ratio": adaptive_ms / grid_ms,
-            "limit_fraction": measure_limit(shape, name, repeats=repeats)["limit_fraction"],
-        }
+    for name, row in zip(names, rows, strict=True):
+        over_best = {f"{way}_over_best": row[f"{way}_ms"] / least for way, least in best.items()}
+        found[name] = row | over_best | measure_limit(shape, name, repeats=repeats)
     return found
+
+
+def peak_memory(job: Job) -> float:
+    """Return the peak memory in MB that a job takes above what is there before it (Linux only, else NaN)."""
+    forget = Path("/proc/self/clear_refs")
+    if not forget.exists():
+        return float("nan")
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of the GNU library
+    if trim is not None:
+        trim(0)  # else a job that takes freed memory again seems to take nothing
+    forget.write_text("5")  # the peak so far
+    before = _memory_status("VmRSS")
+    job()
+    return (_memory_status("VmHWM") - before) / 1024
+
+
+def _memory_status(name: str) -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
 def measure_memory(n_images: int = MEMORY_IMAGES) -> float:
@@ -314,47 +308,39 @@ def measure_memory(n_images: int = MEMORY_IMAGES) -> float:
 def measure_growth(*, repeats: int = 5) -> list[dict[str, Any]]:
     """Time inference of a batch while one size grows and the others keep the paper's values."""
     rows = []
-    for name, sizes in GROWTH.items():
-        for size in sizes:
-            shape = replace(Shape(), **{name: size})
-            if name == "torus_dim":
-                shape = replace(shape, n_grid=20)  # 20³ points for n = 3, the same N for all n
-            parameters, images = make_problem(shape)
-            engines = {"grid": GridEngine(parameters.frequencies, shape.n_grid)}
-            times = alternate({key: _inference(parameters, images, e) for key, e in engines.items()}, repeats=repeats)
-            rows.append({"size": name, "value": size, "grid_ms": times["grid"]})
+    for name, size in ((name, size) for name, sizes in GROWTH.items() for size in sizes):
+        n_grid = 20 if name == "torus_dim" else Shape.n_grid  # 20³ points for n = 3, the same N for all n
+        shape = replace(Shape(n_grid=n_grid), **{name: size})
+        parameters, images = make_problem(shape)
+        job = inference_job(parameters, images, GridEngine(parameters.frequencies, shape.n_grid))
+        rows.append({"size": name, "value": size, "grid_ms": alternate({"grid": job}, repeats=repeats)["grid"]})
     return rows
 
 
-def run_bench(*, report: Callable[[str], None] | None = None) -> dict[str, Any]:
-    """Measure everything and return it under the names that the README uses."""
-
-    def say(what: str) -> None:
-        if report is not None:
-            report(what)
-
-    say("memory of a training run on 60,000 images")
+def run_bench(*, report: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+    """Measure everything and return it under the names that the README uses; ``report`` is told what comes next."""
+    report(f"memory of a training run on {MEMORY_IMAGES:,} images")
     memory = measure_memory()
-    say("accuracy against a 600-point grid")
-    result: dict[str, Any] = {"threads": torch.get_num_threads(), **measure_errors()}
+    report(f"accuracy against a {REFERENCE_GRID}-point grid")
+    errors = measure_errors()
+    shapes: dict[str, Any] = {}
     for name, shape in SHAPES.items():
-        say(f"speed at shape {name}")
-        result[name] = {"shape": asdict(shape), **measure_speed(shape)}
-    say("a whole training step")
+        report(f"speed at shape {name}")
+        shapes[name] = {"shape": asdict(shape), **measure_speed(shape)[0]}
+    report("a whole training step")
     steps = {name: measure_step(Shape(), name) for name in ("paper", "best")}
-    say("the machine's limit")
-    used = choose().library
-    limit = measure_limit(Shape(), used.name if used else "torch")
-    say("each kernel")
-    kernels = measure_kernels(Shape())
-    say("growth with each size")
+    report("each kernel, and how near it comes to the machine's limit")
+    kernels, used = measure_kernels(Shape()), choose().library
+    limit = kernels[used.name if used else "torch"]
+    report("growth with each size")
     return {
-        "grid_speedup": result["paper"]["grid_speedup"],
-        "adaptive_time_ratio": result["paper"]["adaptive_time_ratio"],
-        **result,
+        **{name: shapes["paper"][name] for name in ("grid_speedup", "adaptive_time_ratio")},
+        "threads": torch.get_num_threads(),
+        **errors,
+        **shapes,
         **steps["paper"],
         "best_step": steps["best"],
-        **limit,
+        **{name: limit[name] for name in ("limit_fraction", "limit_ms", "gflops", "ns_per_exponential")},
         "kernels": kernels,
         "peak_memory_mb": memory,
         "growth": measure_growth(),

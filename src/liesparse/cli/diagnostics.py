@@ -1,0 +1,134 @@
+"""``liesparse doctor`` and ``liesparse bench``: does this installation work, and how fast is it on this machine."""
+
+from __future__ import annotations
+
+import platform
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from liesparse.cli.common import DataDir, JsonOption, ProgressBar, fail, framed, print_table, write_numbers
+
+PACKAGES = ("torch", "numpy", "scikit-learn", "matplotlib", "safetensors", "pillow", "pooch", "pyarrow", "fastapi")
+
+
+@framed
+def doctor(
+    console: Console,
+    data_dir: DataDir = None,
+    test: Annotated[bool, typer.Option(help="Whether to train a small model as a test.")] = True,
+    json: JsonOption = None,
+) -> None:
+    """Show versions, threads, kernel and data, and train a small model as a test (about ten seconds)."""
+    found = _look(data_dir)
+    rows = [(name.replace("_", " "), str(value)) for name, value in found.items()]
+    print_table(console, None, ("", ""), rows, numbers=False)
+    if test:
+        found |= _try(console)
+    write_numbers(found, json)
+    if not found.get("self_test_passed", True):
+        raise fail(console, "The self-test failed: this installation does not learn what it should. Please report it.")
+    console.print("All is well." if test else "Nothing was tried.")
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _look(data_dir: Path | None) -> dict[str, Any]:
+    import torch
+
+    from liesparse import __version__
+    from liesparse.data import list_datasets
+    from liesparse.devices import choose_device
+    from liesparse.posterior.kernels import choose
+
+    kernel = choose()
+    found: dict[str, Any] = {"liesparse": __version__, "python": platform.python_version()}
+    found |= {package: _version(package) for package in PACKAGES}
+    found |= {
+        "threads": torch.get_num_threads(),
+        "device": str(choose_device("auto")),
+        "kernel": f"{kernel.library.name if kernel.library else 'torch, several times slower'}: {kernel.reason}",
+    }
+    return found | {f"data: {source.name}": source.where for source in list_datasets(data_dir)}
+
+
+def _try(console: Console) -> dict[str, Any]:
+    import torch
+
+    from liesparse.data import embedded_digits, translations
+    from liesparse.estimators import LieSparseCoder
+    from liesparse.metrics import snr
+
+    console.print("Training a small model: four half-size digits, shifted …")
+    began = time.monotonic()
+    shapes = torch.nn.functional.avg_pool2d(embedded_digits()[None, :4], 2)[0]
+    generator = torch.Generator().manual_seed(0)
+    train, held_out = (translations(n, max_shift=3.5, sources=shapes, generator=generator).images for n in (8000, 300))
+    settings = {"learning.batch_size": 50, "learning.single_shape_epochs": 2}
+    coder = LieSparseCoder(4, n_irreps=40, n_epochs=8, settings=settings, exact_codes=False, random_state=0).fit(train)
+    found = float(snr(held_out, coder.reconstruct(held_out)).mean())
+    seconds = time.monotonic() - began
+    console.print(f"Held-out SNR {found:.1f} (above 8 means that it found the motion), {seconds:.0f} s.")
+    return {"self_test_snr": found, "self_test_seconds": round(seconds, 1), "self_test_passed": found > 8}
+
+
+@framed
+def bench(
+    console: Console,
+    json: JsonOption = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw how time grows with each size into this PNG file.")] = None,
+) -> None:
+    """Measure speed, accuracy and memory on this machine, in one or two minutes."""
+    from liesparse.figures import growth_figure, to_png
+    from liesparse.files import write_atomically
+    from liesparse.reproduce.bench import run_bench
+
+    with ProgressBar(console, "measuring") as bar:
+        result = run_bench(report=bar.update)
+    _print_bench(console, result)
+    write_numbers(result, json)
+    if plot is not None:
+        write_atomically(plot, to_png(growth_figure(result["growth"])))
+
+
+def _print_bench(console: Console, result: dict[str, Any]) -> None:
+    engines = ("dense", "grid", "adaptive")
+    rows = []
+    for name in ("paper", "k100", "multiplicity2"):
+        row = result[name]
+        times = [f"{row[f'{engine}_ms']:.1f}" for engine in engines]
+        rows.append((name, *times, f"{row['grid_speedup']:.1f}×", f"{row['adaptive_time_ratio']:.2f}"))
+    head = ("shape", *(f"{engine} ms" for engine in engines), "grid speed-up", "adaptive / grid")
+    print_table(console, "FISTA inference of a batch", head, rows)
+    numbers = ("grid_ms", "adaptive_ms", "grid_over_best", "adaptive_over_best", "limit_fraction")
+    rows = []
+    for name, row in result["kernels"].items():
+        rows.append((name, "not measured") if isinstance(row, str) else (name, *(f"{row[key]:.2f}" for key in numbers)))
+    head = ("kernel", "grid ms", "adaptive ms", "grid / best", "adaptive / best", "limit fraction")
+    print_table(console, "Kernels at the paper's shape", head, rows)
+    labels = ("sharp", "middle", "flat")
+    ways = {"adaptive": "adaptive_error", "grid N = 50": "grid50_error", "grid N = 100": "grid100_error"}
+    rows = [(name, *(f"{result[key][label]:.1e}" for label in labels)) for name, key in ways.items()]
+    print_table(console, "Mean relative error of E[R(s)]", ("", *labels), rows)
+    sizes: dict[str, list[str]] = {}
+    for row in result["growth"]:
+        sizes.setdefault(row["size"], []).append(f"{row['value']}: {row['grid_ms']:.1f}")
+    rows = [(size, "   ".join(cells)) for size, cells in sizes.items()]
+    print_table(console, "Grid inference of a batch as one size grows", ("size", "value: ms"), rows, numbers=False)
+    shares = ", ".join(f"{part} {result[f'{part}_share']:.0%}" for part in ("inference", "gradients", "stiefel"))
+    console.print(
+        f"training step: {result['batch_ms']:.1f} ms by gradients on the grid ({shares}), "
+        f"{result['best_step']['batch_ms']:.1f} ms by the default recipe\n"
+        f"limit fraction: {result['limit_fraction']:.2f} at {result['gflops']:.0f} GFLOP/s"
+        f" and {result['ns_per_exponential']:.2f} ns per exponential\n"
+        f"peak memory of training on 60,000 images: {result['peak_memory_mb']:.0f} MB above the data"
+    )
