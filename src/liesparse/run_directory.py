@@ -103,6 +103,7 @@ def measure(
         "templates_alive": found.templates_alive,
         "posterior_width": health.posterior_width,
         "multimodal_share": health.multimodal_share,
+        **found.registered,
     }
     monitor_images = there[:N_MONITORED]
     natural = pose_natural(model, monitor_images, infer_codes(model, monitor_images, engine))
