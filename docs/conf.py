@@ -51,7 +51,7 @@ sphinx_gallery_conf = {
     "remove_config_comments": True,
     "abort_on_example_error": True,
     "capture_repr": (),
-    "min_reported_time": 10_000,
+    "write_computation_times": False,
     "doc_module": (),
     "show_memory": False,
 }
