@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from liesparse import Parameters, random_start, save_model, start_from_data
-from liesparse.data import Streamed, open_shards
+from liesparse.data import ShardBatches, open_shards
 from liesparse.learning import Progress, Settings
 from liesparse.parallel import Group, LostError, join
 from liesparse.training import CheckpointPolicy, train
@@ -66,7 +66,7 @@ def learn(group: Group, method: str, out: Path, shards: str, deadly: int) -> Non
 
     trained = train(
         make_start(data, one=method == "one shape"),
-        Streamed(open_shards(shards), BATCH, dtype=torch.float64) if method == "stream" else data,
+        ShardBatches(open_shards(shards), BATCH, dtype=torch.float64) if method == "stream" else data,
         METHODS[method],
         generator=torch.Generator().manual_seed(5),
         monitor_images=data[:20],

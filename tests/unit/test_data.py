@@ -7,12 +7,13 @@ import torch
 from torch.testing import assert_close
 
 from liesparse.data import (
-    digits,
     embedded_digits,
     rotations_scalings,
+    synthetic,
     translations,
     translations_rotations,
     unit_norm,
+    warp,
 )
 
 
@@ -48,7 +49,7 @@ def test_sets_are_seeded_and_normalized(make):
 
 def test_chunks_do_not_change_the_images(monkeypatch):
     whole = translations(50, generator=seeded())
-    monkeypatch.setattr(digits, "_CHUNK", 7)
+    monkeypatch.setattr(synthetic, "_CHUNK", 7)
     parts = translations(50, generator=seeded())
     assert_close(parts.images, whole.images)
     assert_close(rotations_scalings(50, generator=seeded()).images.norm(dim=1), torch.ones(50))
@@ -141,5 +142,5 @@ def test_a_digit_is_turned_about_its_own_centre_and_then_shifted():
 
 def test_without_rotation_it_is_translation():
     three = translations_rotations(20, max_shift=3, max_degrees=0, generator=seeded())
-    shifted = digits._warp(None, torch.eye(2).expand(20, 2, 2), three.factors[:, :2], wrap=False)[0]
+    shifted = warp(torch.eye(2).expand(20, 2, 2), three.factors[:, :2], {"none": torch.zeros(20)}).images
     assert_close(three.images, shifted)

@@ -9,9 +9,9 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from liesparse.data import Shards, Streamed, load_data, open_shards
-from liesparse.data.folders import STREAM_FROM
-from liesparse.data.shuffle import LANES, ROUND, Rounds
+from liesparse.data import ShardBatches, Shards, load_data, open_shards
+from liesparse.data.loading import STREAM_FROM
+from liesparse.data.stream import LANES, ROUND, Rounds
 from liesparse.estimators import LieSparseCoder
 from liesparse.parallel import Group
 
@@ -49,7 +49,7 @@ class Part(Group):
 
 
 def read(shards: Shards, batch_size=100, seed=0, **options) -> list[torch.Tensor]:
-    source = Streamed(shards, batch_size, dtype=torch.float64, n_workers=options.pop("n_workers", 0))
+    source = ShardBatches(shards, batch_size, dtype=torch.float64, n_workers=options.pop("n_workers", 0))
     return list(source.epoch(torch.Generator().manual_seed(seed), **options))
 
 
@@ -70,7 +70,7 @@ def test_every_image_once_and_the_blank_ones_never(folder):
     batches = read(shards)
     assert [len(batch) for batch in batches] == [100] * 20 + [37]
     assert len(shards) == sum(SIZES) - 4 == 2037
-    assert Streamed(shards, 100).n_batches == 21
+    assert ShardBatches(shards, 100).n_batches == 21
     expected = unit(images[images.any(axis=(1, 2))])
     torch.testing.assert_close(in_order(torch.cat(batches)), in_order(expected))
     assert shards.image_shape == (3, 4)
@@ -84,7 +84,7 @@ def test_the_seed_and_the_epoch_decide_the_order_and_the_workers_do_not(tmp_path
     assert torch.cat(read(shards, n_workers=1)).equal(first)
     assert torch.cat(read(shards, n_workers=2)).equal(first)
     assert not torch.cat(read(shards, seed=1)).equal(first)
-    generator, source = torch.Generator().manual_seed(0), Streamed(shards, 100, dtype=torch.float64, n_workers=0)
+    generator, source = torch.Generator().manual_seed(0), ShardBatches(shards, 100, dtype=torch.float64, n_workers=0)
     epochs = [torch.cat(list(source.epoch(generator))) for _ in range(2)]
     assert epochs[0].equal(first)
     assert not epochs[1].equal(first)

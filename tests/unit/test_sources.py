@@ -18,12 +18,12 @@ from PIL import Image
 from torch.testing import assert_close
 
 from liesparse.data import (
-    list_sources,
+    images,
+    list_datasets,
     load_data,
     load_images,
     load_mnist_mini,
     pictures,
-    rows,
     shears_stretches,
     unit_norm,
 )
@@ -488,7 +488,7 @@ def test_decompression_bombs_are_refused(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["npy", "npz", "idx"])
 def test_large_files_are_mapped_and_read_in_chunks(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(rows, "_CHUNK_PIXELS", 2**16)
+    monkeypatch.setattr(images, "_CHUNK_PIXELS", 2**16)
     path = write(tmp_path, kind, np.tile(make_pixels(200, 28, 28), (50, 1, 1)))  # 8 MB
     load, modes = np.load, []
     monkeypatch.setattr(np, "load", lambda *args, **options: modes.append(options) or load(*args, **options))
@@ -569,14 +569,14 @@ def test_embedded_and_bundled_sets():
 
 
 def test_sources_are_listed(tmp_path):
-    listed = {info.name: info for info in list_sources(tmp_path)}
+    listed = {info.name: info for info in list_datasets(tmp_path)}
     made = ["translation", "rotation-scaling", "shear-stretch", "translation-rotation"]
     assert list(listed) == [*made, "mnist", "mnist-mini", "fashion-mnist", "digits"]
     assert "liesparse data fetch mnist" in listed["mnist"].where
     assert listed["translation"].parameters["max_shift"] == 7
     for split in ("train", "t10k"):
         (tmp_path / f"{split}-images-idx3-ubyte").write_bytes(idx(make_pixels()))
-    assert {info.name: info.where for info in list_sources(tmp_path)}["mnist"] == str(tmp_path)
+    assert {info.name: info.where for info in list_datasets(tmp_path)}["mnist"] == str(tmp_path)
 
 
 def test_heavy_packages_are_imported_only_when_needed():

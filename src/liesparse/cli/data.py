@@ -22,14 +22,14 @@ def root() -> None:
 @app.command(name="list")
 def list_command(data_dir: DataDir = None) -> None:
     """List the data sets that have a name, and where they are."""
-    from liesparse.data import list_sources
+    from liesparse.data import list_datasets
 
     console = make_console()
     table = Table()
     for column in ("name", "images", "where"):
         table.add_column(column)
     with explained(console):
-        for source in list_sources(data_dir):
+        for source in list_datasets(data_dir):
             table.add_row(source.name, source.size, source.where)
     console.print(table)
     console.print("Or a path: .npy, .npz, .parquet, idx (gzipped or not), a folder or a zip of images.")

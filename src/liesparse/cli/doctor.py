@@ -49,7 +49,7 @@ def _look(data_dir: Any) -> dict[str, Any]:
     import torch
 
     from liesparse import __version__
-    from liesparse.data import list_sources
+    from liesparse.data import list_datasets
     from liesparse.devices import choose_device
     from liesparse.posterior.kernels import choose
 
@@ -61,7 +61,7 @@ def _look(data_dir: Any) -> dict[str, Any]:
         "device": str(choose_device("auto")),
         "kernel": f"{kernel.library.name if kernel.library else 'torch, several times slower'}: {kernel.reason}",
     }
-    return found | {f"data: {source.name}": source.where for source in list_sources(data_dir)}
+    return found | {f"data: {source.name}": source.where for source in list_datasets(data_dir)}
 
 
 def _try(console: Any) -> dict[str, Any]:

@@ -77,7 +77,7 @@ def figures(
 
 def _rows_with_data(console: Console, names: list[str], data_dir: Path | None, *, asked: bool) -> list[str]:
     """Leave out the rows without data, or stop if they were asked for: before, not after, the others are learned."""
-    from liesparse.data.mnist import find_mnist
+    from liesparse.data import find_mnist
     from liesparse.reproduce.table1 import ROWS
 
     there = []

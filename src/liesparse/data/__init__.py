@@ -1,6 +1,22 @@
 """Images to learn from: made from embedded digits, MNIST and its like, or any file of images."""
 
-from liesparse.data.digits import (
+from liesparse.data.datasets import (
+    DatasetInfo,
+    LabelledImages,
+    LoadedData,
+    find_mnist,
+    list_datasets,
+    load_mnist,
+    load_mnist_mini,
+    register_dataset,
+    register_transformation,
+    split_images,
+)
+from liesparse.data.downloads import cache_folder, fetch
+from liesparse.data.loading import ImagesInOrder, check_shape, load_data, load_images, parse_spec
+from liesparse.data.shards import Shards, open_shards
+from liesparse.data.stream import ShardBatches
+from liesparse.data.synthetic import (
     TransformedImages,
     embedded_digits,
     rotations_scalings,
@@ -8,42 +24,36 @@ from liesparse.data.digits import (
     translations,
     translations_rotations,
     unit_norm,
-)
-from liesparse.data.downloads import cache_folder, fetch
-from liesparse.data.loaded import LoadedData
-from liesparse.data.mnist import LabelledImages, load_mnist, load_mnist_mini
-from liesparse.data.shards import Shards, open_shards
-from liesparse.data.shuffle import Streamed
-from liesparse.data.sources import (
-    ImagesToUse,
-    SourceInfo,
-    check_shape,
-    list_sources,
-    load_data,
-    load_images,
+    warp,
 )
 
 __all__ = [
-    "ImagesToUse",
+    "DatasetInfo",
+    "ImagesInOrder",
     "LabelledImages",
     "LoadedData",
+    "ShardBatches",
     "Shards",
-    "SourceInfo",
-    "Streamed",
     "TransformedImages",
     "cache_folder",
     "check_shape",
     "embedded_digits",
     "fetch",
-    "list_sources",
+    "find_mnist",
+    "list_datasets",
     "load_data",
     "load_images",
     "load_mnist",
     "load_mnist_mini",
     "open_shards",
+    "parse_spec",
+    "register_dataset",
+    "register_transformation",
     "rotations_scalings",
     "shears_stretches",
+    "split_images",
     "translations",
     "translations_rotations",
     "unit_norm",
+    "warp",
 ]

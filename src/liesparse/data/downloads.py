@@ -80,16 +80,18 @@ DOWNLOADS = {
 }
 
 
-class SourceError(Exception):
+class FetchError(Exception):
     """One source could not deliver; its text says why and what to do, in one line."""
 
 
-Source = Callable[[Download, list[str]], Iterator[tuple[str, bytes]]]  # of the files asked for, plain
+Fetcher = Callable[[Download, list[str]], Iterator[tuple[str, bytes]]]  # of the files asked for, plain
 
 
 def cache_folder() -> Path:
     """Return the folder in which fetched files are kept."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "liesparse"
+    import pooch  # slow to import
+
+    return Path(pooch.os_cache("liesparse"))
 
 
 def places(name: str, folder: str | Path | None = None) -> list[Path]:
@@ -110,6 +112,17 @@ def find_file(name: str, file: str, folder: str | Path | None = None) -> Path | 
             if path.is_file() and not _belongs_to_another(name, place):
                 return path
     return None
+
+
+def need_file(name: str, file: str, folder: str | Path | None = None) -> Path:
+    """Return the path of one idx file, or say where it was looked for."""
+    path = find_file(name, file, folder)
+    if path is None:
+        raise FileNotFoundError(
+            f"{DOWNLOADS[name].title}: no {file}.gz in {' or '.join(map(str, places(name, folder)))}. "
+            f"Pass the folder that has it (--data-dir), set LIESPARSE_DATA, or run liesparse data fetch {name}."
+        )
+    return path
 
 
 def fetch(name: str, folder: str | Path | None = None) -> Path:
@@ -136,7 +149,7 @@ def fetch(name: str, folder: str | Path | None = None) -> Path:
                 _write(target / file, content)
                 _LOG.info("%s: %s is in %s", download.title, file, target)
                 missing = [other for other in missing if other != file]
-        except SourceError as failure:
+        except FetchError as failure:
             failures.append(f"- {failure}")
     if missing:
         raise FileNotFoundError(
@@ -151,7 +164,7 @@ def fetch(name: str, folder: str | Path | None = None) -> Path:
     return target
 
 
-def _sources(download: Download) -> Iterator[Source]:
+def _sources(download: Download) -> Iterator[Fetcher]:
     if download.debian:
         yield _from_installed
     for mirror in download.mirrors:
@@ -166,7 +179,7 @@ def _from_installed(download: Download, files: list[str]) -> Iterator[tuple[str,
     for file in files:
         path = Path(download.debian_folder or "") / f"{file}.gz"
         if not path.is_file():
-            raise SourceError(f"Debian: not installed. Run: sudo apt-get install {download.debian}")
+            raise FetchError(f"Debian: not installed. Run: sudo apt-get install {download.debian}")
         yield file, _gunzip(_read(path, file), file, str(path))
 
 
@@ -180,7 +193,7 @@ def _from_mirror(mirror: str, download: Download, files: list[str]) -> Iterator[
             try:
                 get(url, str(path), None)
             except (OSError, ValueError) as error:
-                raise SourceError(f"{url}: {_reason(error)}. Check the network or the proxy.") from None
+                raise FetchError(f"{url}: {_reason(error)}. Check the network or the proxy.") from None
             yield file, _gunzip(_read(path, file), file, url)
 
 
@@ -212,28 +225,28 @@ def _from_tar(packed: bytes, members: dict[str, str], label: str) -> Iterator[tu
                 found = content.read(SIZES[file] + _SLACK)
                 yield file, _gunzip(found, file, label) if member.name.endswith(".gz") else found
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-        raise SourceError(f"{label}: damaged archive ({_reason(error)}). Try again.") from None
+        raise FetchError(f"{label}: damaged archive ({_reason(error)}). Try again.") from None
 
 
 def _run(command: list[str], folder: str, fix: str) -> bytes:
     name = " ".join(command[:2])
     if shutil.which(command[0]) is None:
-        raise SourceError(f"{name}: {command[0]} is not installed. {fix}")
+        raise FetchError(f"{name}: {command[0]} is not installed. {fix}")
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, timeout=_COMMAND_TIMEOUT, check=True)
     except subprocess.CalledProcessError as error:
         lines = [line.strip() for line in error.stderr.decode(errors="replace").splitlines() if line.strip()]
         said = next((line for line in lines if "err" in line.lower()), "no reason given")
-        raise SourceError(f"{name}: failed ({said}). {fix}") from None
+        raise FetchError(f"{name}: failed ({said}). {fix}") from None
     except (subprocess.TimeoutExpired, OSError) as error:
-        raise SourceError(f"{name}: {_reason(error)}. {fix}") from None
+        raise FetchError(f"{name}: {_reason(error)}. {fix}") from None
     return done.stdout
 
 
 def _only(folder: str, pattern: str) -> Path:
     found = list(Path(folder).glob(pattern))
     if len(found) != 1:
-        raise SourceError(f"{pattern}: expected one downloaded package, got {len(found)}. Try again.")
+        raise FetchError(f"{pattern}: expected one downloaded package, got {len(found)}. Try again.")
     return found[0]
 
 
@@ -247,12 +260,12 @@ def _gunzip(packed: bytes, file: str, label: str) -> bytes:
         with gzip.open(io.BytesIO(packed)) as unpacked:
             return unpacked.read(SIZES[file] + _SLACK)
     except (OSError, EOFError, zlib.error):
-        raise SourceError(f"{label}: not a whole gzip file. Try again.") from None
+        raise FetchError(f"{label}: not a whole gzip file. Try again.") from None
 
 
 def _check_hash(download: Download, file: str, content: bytes) -> None:
     if hashlib.sha256(content).hexdigest() != download.hashes[file]:
-        raise SourceError(f"{file}: its SHA-256 is not that of {download.title}; it was thrown away. Try again.")
+        raise FetchError(f"{file}: its SHA-256 is not that of {download.title}; it was thrown away. Try again.")
 
 
 def _is_there(download: Download, target: Path, file: str, *, replace: bool) -> bool:
@@ -271,7 +284,7 @@ def _hash_of(path: Path, file: str) -> str:
     if path.suffix == ".gz":
         try:
             content = _gunzip(content, file, str(path))
-        except SourceError:
+        except FetchError:
             return ""
     return hashlib.sha256(content).hexdigest()
 

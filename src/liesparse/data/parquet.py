@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -10,15 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from liesparse._checks import reject
-from liesparse.data.arrays import LABEL_NAMES
+from liesparse.data.images import ImageArray, Preprocessing, choose_labels, first_line
 from liesparse.data.pictures import MAX_FILE_BYTES, decode_all
-from liesparse.data.rows import Fit, RawImages, first_line
 
 _BATCH = 1024  # table rows read at a time
 
 
-def read_parquet(path: Path, key: str | None, label_key: str | None, fit: Fit) -> tuple[RawImages, Fit]:
-    """Read a column of images, and one of labels if there is one; return also what is left to fit."""
+def read_parquet(path: Path, key: str | None, label_key: str | None, preprocessing: Preprocessing) -> ImageArray:
+    """Read a column of images, and one of labels if there is one."""
     try:
         import pyarrow as arrow
         from pyarrow.parquet import ParquetFile
@@ -26,17 +26,19 @@ def read_parquet(path: Path, key: str | None, label_key: str | None, fit: Fit) -
         reject("data", "pyarrow to read parquet files", "none", "Install it: pip install 'liesparse[parquet]'.")
     try:
         with ParquetFile(path, memory_map=True) as file:
-            column = _choose_column(path, key, file.schema_arrow)
-            label_column = _choose_labels(path, label_key, file.schema_arrow)
+            schema = file.schema_arrow
+            column = _choose_column(path, key, schema)
+            whole = [field.name for field in schema if arrow.types.is_integer(field.type)]
+            got = f"the columns {', '.join(schema.names)} in {path}"
+            label_column = choose_labels(label_key, schema.names, whole, "in column", got)
             labels = file.read([label_column])[label_column].to_numpy() if label_column else None
             batches = (batch.column(0) for batch in file.iter_batches(_BATCH, columns=[column]))
-            if _is_encoded(file.schema_arrow.field(column).type):
-                raw, fit = decode_all(_encoded(batches, f"{column} of {path}"), fit, str(path)), Fit(colour=fit.colour)
-            else:
-                raw = RawImages(_numbers(batches, f"{column} of {path}"))
+            if not _is_encoded(schema.field(column).type):
+                return ImageArray(_numbers(batches, f"{column} of {path}"), labels, preprocessing)
+            found = decode_all(_encoded(batches, f"{column} of {path}"), preprocessing, str(path))
+            return replace(found, labels=labels)
     except (arrow.ArrowException, OSError, UnicodeError) as error:
         reject("data", "a parquet file", f"{path} ({first_line(error)})", "Write or fetch it anew.")
-    return RawImages(raw.pixels, labels, raw.notes), fit
 
 
 def _is_encoded(kind: Any) -> bool:
@@ -63,16 +65,6 @@ def _choose_column(path: Path, key: str | None, schema: Any) -> str:
     return chosen[0]
 
 
-def _choose_labels(path: Path, label_key: str | None, schema: Any) -> str | None:
-    import pyarrow as arrow
-
-    if label_key is not None and label_key not in schema.names:
-        got = f"the columns {', '.join(schema.names)} in {path}"
-        reject("data", f"labels in column {label_key}", got, "Choose one of them with labels=NAME.")
-    usual = [name for name in LABEL_NAMES if name in schema.names and arrow.types.is_integer(schema.field(name).type)]
-    return label_key or (usual[0] if usual else None)
-
-
 def _encoded(batches: Iterator[Any], where: str) -> Iterator[tuple[str, bytes]]:
     row = 0
     for batch in batches:
@@ -87,15 +79,15 @@ def _encoded(batches: Iterator[Any], where: str) -> Iterator[tuple[str, bytes]]:
 
 def _numbers(batches: Iterator[Any], where: str) -> list[NDArray[Any]]:
     """Return lists, or lists of lists, of numbers as one array for each image."""
-    parts: list[NDArray[Any]] = []
+    images: list[NDArray[Any]] = []
     for batch in batches:
         part = _to_array(batch, where)
-        if parts and part.shape[1:] != parts[0].shape[1:]:
+        if images and part.shape[1:] != images[0].shape:
             _refuse_lengths(where)
-        parts.append(part)
-    if not parts:
+        images.extend(part)  # views: nothing is copied
+    if not images:
         reject("data", "at least 2 images", f"an empty column {where}", "Pass more images.")
-    return [image for part in parts for image in part]  # views: nothing is copied
+    return images
 
 
 def _to_array(batch: Any, where: str) -> NDArray[Any]:

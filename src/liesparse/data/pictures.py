@@ -6,17 +6,16 @@ import io
 import os
 import warnings
 import zipfile
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from liesparse._checks import reject
-from liesparse.data.rows import Fit, RawImages, check_pixels, first_line, fit_images, fit_notes, fitted_shape
+from liesparse.data.images import ImageArray, Preprocessing, check_size, first_line
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm", ".pbm")
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")  # none that runs another program
@@ -27,11 +26,6 @@ MAX_TOTAL_BYTES = 64 * 2**30
 MAX_RATIO = 200  # pictures are compressed already: a zip of them hardly shrinks
 _RATIO_FROM = 2**20  # bytes; below, the ratio says nothing
 _GREY_MODES = ("1", "L", "LA", "La", "I", "F")
-
-
-class _Picture(NamedTuple):
-    pixels: NDArray[Any]  # (height, width), or (height, width, 3); uint8, or float32 if deeper
-    coloured: bool
 
 
 def is_picture(name: str) -> bool:
@@ -49,13 +43,13 @@ def find_pictures(folder: Path) -> Iterator[Path]:
                 yield Path(parent, name)
 
 
-def read_folder(folder: Path, fit: Fit) -> RawImages:
+def read_folder(folder: Path, preprocessing: Preprocessing) -> ImageArray:
     """Read all pictures in a folder and below, in the order of their names."""
     paths = sorted(find_pictures(folder))
-    return decode_all(((str(path), _read_file(path)) for path in paths), fit, str(folder))
+    return decode_all(((str(path), _read_file(path)) for path in paths), preprocessing, str(folder))
 
 
-def read_zip(path: Path, fit: Fit) -> RawImages:
+def read_zip(path: Path, preprocessing: Preprocessing) -> ImageArray:
     """Read all pictures in a zip archive, nothing of which is ever written to disk."""
     try:
         with zipfile.ZipFile(path) as archive:
@@ -64,48 +58,42 @@ def read_zip(path: Path, fit: Fit) -> RawImages:
         reject("data", "a zip archive", f"{path} ({first_line(error)})", "Pack it anew.")
     pictures = sorted((info for info in members if is_picture(info.filename)), key=lambda info: info.filename)
     _check_archive(path, len(members), pictures)
-    return decode_all(_read_members(path, pictures), fit, str(path))
+    return decode_all(_read_members(path, pictures), preprocessing, str(path))
 
 
-def decode_all(pictures: Iterable[tuple[str, bytes]], fit: Fit, where: str) -> RawImages:
-    """Decode, grey if need be, and fit pictures that come with their names; all must end up equally large."""
+def decode_all(pictures: Iterable[tuple[str, bytes]], preprocessing: Preprocessing, where: str) -> ImageArray:
+    """Decode, grey if need be, and preprocess pictures that come with their names; all must end up equally large."""
     found: list[NDArray[Any]] = []
-    sizes: Counter[tuple[int, int]] = Counter()
+    sizes: set[tuple[int, ...]] = set()
     n_coloured = 0
     for name, content in pictures:
-        picture = _decode(content, name, fit.colour)
-        height, width = picture.pixels.shape[:2]
-        sizes[height, width] += 1
-        shape = fitted_shape((height, width), fit)
-        check_pixels(shape, name)
+        pixels, coloured = _decode(content, name, preprocessing.colour)
+        sizes.add(pixels.shape[:2])
+        shape = check_size(preprocessing.shape(*pixels.shape[:2]), name)
         if found and shape != found[0].shape:
             first = " × ".join(map(str, found[0].shape))
             reject("data", f"images of one size ({first})", f"{shape[0]} × {shape[1]} in {name}", "Pass size=N.")
-        found.append(_fit(picture.pixels, fit))
-        n_coloured += picture.coloured
+        found.append(_preprocess(pixels, preprocessing))
+        n_coloured += coloured
     if not found:
         fix = f"Pass pictures ({' '.join(SUFFIXES)}); for the idx files of MNIST pass mnist and their folder."
         reject("data", "at least 2 pictures", f"none in {where}", fix)
-    notes = (f"{n_coloured:,} greyed",) if n_coloured and not fit.colour else ()
-    return RawImages(found, None, notes + fit_notes(fit, _tell_sizes(sizes, fit)))
+    greyed = (f"{n_coloured:,} greyed",) if n_coloured and not preprocessing.colour else ()
+    changed = [f"{size[0]} × {size[1]}" for size in sizes if size != preprocessing.size]
+    before = f"{len(changed)} sizes" if len(changed) > 1 else "".join(changed)
+    return ImageArray(found, None, preprocessing.done(), greyed + preprocessing.notes(before))
 
 
-def _tell_sizes(sizes: Counter[tuple[int, int]], fit: Fit) -> str:
-    changed = [size for size in sizes if size != fit.size]
-    if len(changed) > 1:
-        return f"{len(changed)} sizes"
-    return f"{changed[0][0]} × {changed[0][1]}" if changed else ""
-
-
-def _fit(pixels: NDArray[Any], fit: Fit) -> NDArray[Any]:
-    if fit == Fit(colour=fit.colour):
+def _preprocess(pixels: NDArray[Any], preprocessing: Preprocessing) -> NDArray[Any]:
+    if preprocessing == preprocessing.done():
         return pixels
-    fitted = fit_images(torch.from_numpy(pixels.astype(np.float32))[None], fit)[0].numpy()
+    fitted = preprocessing.apply(torch.from_numpy(pixels.astype(np.float32))[None])[0].numpy()
     # Back to bytes, a quarter of the memory, and what a picture of this size would hold.
     return fitted.round().astype(np.uint8) if pixels.dtype == np.uint8 else fitted
 
 
-def _decode(content: bytes, name: str, colour: bool) -> _Picture:
+def _decode(content: bytes, name: str, colour: bool) -> tuple[NDArray[Any], bool]:
+    """Return the pixels, (height, width) or (height, width, 3), and whether the picture had colours."""
     from PIL import Image, UnidentifiedImageError  # only who reads pictures waits for it
 
     try:
@@ -126,7 +114,7 @@ def _decode(content: bytes, name: str, colour: bool) -> _Picture:
     return found
 
 
-def _to_pixels(picture: Any, colour: bool) -> _Picture:
+def _to_pixels(picture: Any, colour: bool) -> tuple[NDArray[Any], bool]:
     """Turn as the camera was held, put on white where transparent, and grey unless colours are to be kept."""
     from PIL import Image, ImageOps
 
@@ -134,11 +122,11 @@ def _to_pixels(picture: Any, colour: bool) -> _Picture:
     coloured = picture.mode not in _GREY_MODES and not picture.mode.startswith("I;16")
     if picture.mode in ("I", "F") or picture.mode.startswith("I;16"):
         deep = np.asarray(picture).astype(np.float32)
-        return _Picture(np.stack([deep] * 3, axis=-1) if colour else deep, False)
+        return np.stack([deep] * 3, axis=-1) if colour else deep, False
     if picture.has_transparency_data:
         picture = picture.convert("RGBA")
         picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
-    return _Picture(np.asarray(picture.convert("RGB" if colour else "L")), coloured)
+    return np.asarray(picture.convert("RGB" if colour else "L")), coloured
 
 
 def _read_file(path: Path) -> bytes:

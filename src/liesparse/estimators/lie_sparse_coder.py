@@ -15,7 +15,7 @@ from torch import Tensor
 
 from liesparse._checks import check_count, reject
 from liesparse.checkpoint import pack_parameters, unpack_parameters
-from liesparse.data import Shards, Streamed
+from liesparse.data import ShardBatches, Shards
 from liesparse.devices import to_cpu
 from liesparse.estimators.base import Images, Stream, is_stream
 from liesparse.estimators.motions import Motions
@@ -169,11 +169,11 @@ class LieSparseCoder(Motions):
         """Learn shapes and transformations from images."""
         recipe = self._recipe()
         generator = self._generator()
-        stream: Stream | Streamed | None = None
+        stream: Stream | ShardBatches | None = None
         if isinstance(X, Shards):
             drawn = int(torch.randint(2**31, (), generator=generator))
             images = self._images_to_learn(X.sample(max(N_START, self.n_components), drawn).unflatten(1, X.image_shape))
-            stream = Streamed(X, recipe.learning.batch_size, dtype=self._dtype())
+            stream = ShardBatches(X, recipe.learning.batch_size, dtype=self._dtype())
         elif is_stream(X):
             first = True
 

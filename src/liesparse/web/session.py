@@ -14,8 +14,7 @@ from torch import Tensor
 
 from liesparse import torus
 from liesparse._checks import reject
-from liesparse.data import check_shape, load_data
-from liesparse.data.spec import parse_spec
+from liesparse.data import check_shape, load_data, parse_spec
 from liesparse.estimators import LieSparseCoder, SparseCoder
 from liesparse.posterior import Engine, Modes, log_likelihood, make_engine, pose_natural
 from liesparse.run_directory import Run, load_run

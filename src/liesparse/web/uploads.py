@@ -12,8 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from liesparse._checks import reject
+from liesparse.data.images import Preprocessing
 from liesparse.data.pictures import decode_all
-from liesparse.data.rows import Fit
 from liesparse.web.serialize import picture_layout
 from liesparse.web.session import Session, normalized
 
@@ -30,12 +30,12 @@ def read_upload(session: Session, content: bytes) -> tuple[Float[Tensor, " pixel
     rows, columns, channels, _, _ = picture_layout(session.image_shape)
     if channels != 1:
         reject("image", "a model of grey images", f"one with {channels} channels", "Pick a test image instead.")
-    fit = Fit(size=(rows, columns), crop=rows == columns)
-    raw = decode_all([("the picture", content)], fit, "the upload")
+    preprocessing = Preprocessing(size=(rows, columns), crop=rows == columns)
+    raw = decode_all([("the picture", content)], preprocessing, "the upload")
     pixels = torch.from_numpy(np.asarray(raw.pixels[0], dtype=np.float32))
     if bool(pixels.min() == pixels.max()):
         reject("image", "something to see", "one colour all over", "Choose another file.")
-    notes = ["cropped to the central square"] if fit.crop and width != height else []
+    notes = ["cropped to the central square"] if preprocessing.crop and width != height else []
     if (width, height) != (columns, rows):
         notes.append(f"{width} × {height} pixels brought to {columns} × {rows}")
     if _edge_is_light(pixels) and not _edges_are_light(session):

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from liesparse.data import Streamed, embedded_digits, open_shards
+from liesparse.data import ShardBatches, embedded_digits, open_shards
 from liesparse.estimators import LieSparseCoder
 from liesparse.learning import Progress
 from liesparse.parallel import join
@@ -98,7 +98,7 @@ def train_on(folder: Path) -> dict[str, Any]:
     opened = time.perf_counter()
     LieSparseCoder(10, n_epochs=1, random_state=0, **MODEL).fit(shards)
     learned = time.perf_counter()
-    n_read = sum(len(batch) for batch in Streamed(shards, 100).epoch(torch.Generator()))
+    n_read = sum(len(batch) for batch in ShardBatches(shards, 100).epoch(torch.Generator()))
     done = time.perf_counter()
     return {
         "n_images": len(shards),

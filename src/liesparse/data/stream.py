@@ -8,12 +8,8 @@ window of every lane ahead. Where an image stands follows from its number, so a 
 
 from __future__ import annotations
 
-import ctypes
 import math
-import os
 import signal
-import socket
-import sys
 from collections.abc import Iterator
 
 import numpy as np
@@ -24,13 +20,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from liesparse._checks import check_count, reject
-from liesparse.data.shards import Shards, read_numbers
+from liesparse.data.shards import Shards
 from liesparse.parallel import ALONE, Group
 
 LANES = 64  # as many processes at most
 WINDOW = 128  # images of a lane that are shuffled with each other
 ROUND = LANES * WINDOW  # images in the buffer of all processes together
-_MMAP_THRESHOLD, _DEATH_SIGNAL = -3, 1  # M_MMAP_THRESHOLD of malloc.h, PR_SET_PDEATHSIG of sys/prctl.h
 
 
 class Rounds(Dataset[Tensor | str]):
@@ -38,9 +33,8 @@ class Rounds(Dataset[Tensor | str]):
 
     def __init__(self, shards: Shards, seed: int, lanes: range, dtype: torch.dtype) -> None:
         self._shards, self._seed, self._lanes, self._dtype = shards, seed, lanes, dtype
-        counts = shards.counts
-        self._blocks = np.random.default_rng(seed).permutation(len(counts))
-        self._ends = np.cumsum(counts[self._blocks])
+        self._blocks = np.random.default_rng(seed).permutation(len(shards.counts))
+        self._ends = np.cumsum(shards.counts[self._blocks])
         lengths = (len(shards) + LANES - 1 - np.arange(LANES)) // LANES
         self._starts = np.concatenate(([0], np.cumsum(lengths)))
 
@@ -60,7 +54,7 @@ class Rounds(Dataset[Tensor | str]):
     def __getitem__(self, number: int) -> Tensor | str:
         """Read a round; what goes wrong is returned as text, as a worker's traceback would hide it."""
         try:
-            return read_numbers(self._shards, self._blocks, self._ends, self.numbers(number), self._dtype)
+            return self._shards.read(self._blocks, self._ends, self.numbers(number), self._dtype)
         except OSError as error:
             return f"{error.strerror or error}: {error.filename or self._shards.name}"
         except ValueError as error:
@@ -69,7 +63,7 @@ class Rounds(Dataset[Tensor | str]):
             return f"No room for images on their way from the reader ({error}). Free memory, or enlarge /dev/shm."
 
 
-class Streamed:
+class ShardBatches:
     """Batches from shards for :func:`liesparse.learning.resume`, read by worker processes (0: by this one)."""
 
     def __init__(
@@ -116,7 +110,7 @@ class Streamed:
             batch_size=None,
             sampler=numbers,
             num_workers=self.n_workers,
-            worker_init_fn=_set_up_worker,
+            worker_init_fn=_ignore_interrupts,
             generator=torch.Generator(),  # else it would draw from everybody's
         )
         for found in loader:
@@ -125,22 +119,6 @@ class Streamed:
             yield found
 
 
-def _set_up_worker(_worker: int) -> None:
-    """Leave stopping, and the connections to other processes, to the process that has this worker."""
+def _ignore_interrupts(_worker: int) -> None:
+    """Leave Ctrl-C to the process that has this worker: it finishes its step first, and needs its images."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if sys.platform == "linux":
-        system = ctypes.CDLL(None)
-        system.prctl(_DEATH_SIGNAL, signal.SIGKILL)  # whatever ends that process ends this one
-        if hasattr(system, "mallopt"):
-            # Large arrays go back to the system at once: in the heap each would leave a hole, and it would grow.
-            system.mallopt(_MMAP_THRESHOLD, 2**20)
-    # Inherited ones would stay open when their owner dies, and the others would wait for it.
-    for number in range(3, 1024):
-        try:
-            with socket.socket(fileno=os.dup(number)) as copy:
-                remote = copy.family in (socket.AF_INET, socket.AF_INET6)
-        except OSError:  # not open, or no socket
-            continue
-        if remote:
-            os.close(number)

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from importlib import resources
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from torch import Tensor
 from liesparse._checks import check_count, check_images, check_real, reject
 
 _CHUNK = 4096  # images warped at a time: bounds the sampling grid in memory
+Sources = Float[Tensor, "source height width"]
 
 
 class TransformedImages(NamedTuple):
@@ -48,7 +50,7 @@ def translations(
     *,
     max_shift: float = 7.0,
     wrap: bool = False,
-    sources: Float[Tensor, "source height width"] | None = None,
+    sources: Sources | None = None,
     generator: torch.Generator,
 ) -> TransformedImages:
     """Shift digits by up to ``max_shift`` pixels both ways: the paper's 2D translation set.
@@ -56,11 +58,9 @@ def translations(
     Shifts are uniform, bilinearly interpolated, with zeros from outside, or with what leaves on
     one side entering on the other if ``wrap``. ``factors`` are the shifts to the right and down.
     """
-    check_real("max_shift", max_shift, minimum=0)
-    shifts = max_shift * (2 * torch.rand(check_count("n_images", n_images), 2, generator=generator) - 1)
-    matrices = torch.eye(2).expand(n_images, 2, 2)
-    images, labels = _warp(sources, matrices, shifts, wrap)
-    return TransformedImages(images, labels, shifts, ("shift_x", "shift_y"))
+    shifts = check_real("max_shift", max_shift, minimum=0) * (2 * _uniform(n_images, 2, generator) - 1)
+    factors = {"shift_x": shifts[:, 0], "shift_y": shifts[:, 1]}
+    return warp(torch.eye(2).expand(n_images, 2, 2), shifts, factors, sources, wrap=wrap)
 
 
 def rotations_scalings(
@@ -68,7 +68,7 @@ def rotations_scalings(
     *,
     max_degrees: float = 75.0,
     scales: tuple[float, float] = (0.5, 1.0),
-    sources: Float[Tensor, "source height width"] | None = None,
+    sources: Sources | None = None,
     generator: torch.Generator,
 ) -> TransformedImages:
     """Rotate and scale digits about their centre: the paper's rotation + scaling set.
@@ -77,14 +77,12 @@ def rotations_scalings(
     """
     check_real("max_degrees", max_degrees, minimum=0)
     low, high = _check_range("scales", scales)
-    uniform = torch.rand(check_count("n_images", n_images), 2, generator=generator)
+    uniform = _uniform(n_images, 2, generator)
     angles = math.radians(max_degrees) * (2 * uniform[:, 0] - 1)
-    factors = low + (high - low) * uniform[:, 1]
-    cos, sin = angles.cos() / factors, angles.sin() / factors
-    # Where an output pixel (x right, y down) looks in the source: turned back and scaled back.
-    matrices = torch.stack((torch.stack((cos, -sin), dim=-1), torch.stack((sin, cos), dim=-1)), dim=-2)
-    images, labels = _warp(sources, matrices, torch.zeros(n_images, 2), wrap=False)
-    return TransformedImages(images, labels, torch.stack((angles, factors.log()), dim=1), ("rotation", "log_scale"))
+    scale = low + (high - low) * uniform[:, 1]
+    # Where an output pixel looks in the source: turned back and scaled back.
+    cos, sin = angles.cos() / scale, angles.sin() / scale
+    return warp(_matrices(cos, -sin, sin, cos), None, {"rotation": angles, "log_scale": scale.log()}, sources)
 
 
 def translations_rotations(
@@ -92,7 +90,7 @@ def translations_rotations(
     *,
     max_shift: float = 3.0,
     max_degrees: float = 25.0,
-    sources: Float[Tensor, "source height width"] | None = None,
+    sources: Sources | None = None,
     generator: torch.Generator,
 ) -> TransformedImages:
     """Rotate digits about their centre, then shift them: three factors at once, not in the paper.
@@ -101,14 +99,11 @@ def translations_rotations(
     """
     check_real("max_shift", max_shift, minimum=0)
     check_real("max_degrees", max_degrees, minimum=0)
-    uniform = 2 * torch.rand(check_count("n_images", n_images), 3, generator=generator) - 1
+    uniform = 2 * _uniform(n_images, 3, generator) - 1
     shifts, angles = max_shift * uniform[:, :2], math.radians(max_degrees) * uniform[:, 2]
     cos, sin = angles.cos(), angles.sin()
-    matrices = torch.stack((torch.stack((cos, -sin), dim=-1), torch.stack((sin, cos), dim=-1)), dim=-2)
-    images, labels = _warp(sources, matrices, shifts, wrap=False)
-    return TransformedImages(
-        images, labels, torch.cat((shifts, angles[:, None]), dim=1), ("shift_x", "shift_y", "rotation")
-    )
+    factors = {"shift_x": shifts[:, 0], "shift_y": shifts[:, 1], "rotation": angles}
+    return warp(_matrices(cos, -sin, sin, cos), shifts, factors, sources)
 
 
 def shears_stretches(
@@ -116,7 +111,7 @@ def shears_stretches(
     *,
     max_shear: float = 0.5,
     stretches: tuple[float, float] = (0.6, 1.2),
-    sources: Float[Tensor, "source height width"] | None = None,
+    sources: Sources | None = None,
     generator: torch.Generator,
 ) -> TransformedImages:
     """Shear digits sideways, then stretch them sideways: not in the paper, and the two do not commute.
@@ -126,31 +121,30 @@ def shears_stretches(
     """
     check_real("max_shear", max_shear, minimum=0)
     low, high = _check_range("stretches", stretches)
-    uniform = torch.rand(check_count("n_images", n_images), 2, generator=generator)
-    shears = max_shear * (2 * uniform[:, 0] - 1)
-    factors = low + (high - low) * uniform[:, 1]
-    zeros, ones = torch.zeros(n_images), torch.ones(n_images)
-    # Where an output pixel (x right, y down) looks in the source: stretched back, then sheared back.
-    matrices = torch.stack((torch.stack((1 / factors, shears), dim=-1), torch.stack((zeros, ones), dim=-1)), dim=-2)
-    images, labels = _warp(sources, matrices, torch.zeros(n_images, 2), wrap=False)
-    return TransformedImages(images, labels, torch.stack((shears, factors.log()), dim=1), ("shear", "log_stretch"))
+    uniform = _uniform(n_images, 2, generator)
+    shear = max_shear * (2 * uniform[:, 0] - 1)
+    stretch = low + (high - low) * uniform[:, 1]
+    # Where an output pixel looks in the source: stretched back, then sheared back.
+    matrices = _matrices(1 / stretch, shear, torch.zeros(n_images), torch.ones(n_images))
+    return warp(matrices, None, {"shear": shear, "log_stretch": stretch.log()}, sources)
 
 
-def _check_range(argument: str, bounds: tuple[float, float]) -> tuple[float, float]:
-    low, high = (check_real(argument, bound, above=0) for bound in bounds)
-    if low > high:
-        reject(argument, "(lowest, highest)", str(bounds), "Swap them.")
-    return low, high
-
-
-def _warp(
-    sources: Float[Tensor, "source height width"] | None,
+def warp(
     matrices: Float[Tensor, "image 2 2"],
-    shifts: Float[Tensor, "image 2"],
-    wrap: bool,
-) -> tuple[Float[Tensor, "image pixel"], Int[Tensor, " image"]]:
-    """Sample the sources, in turn, at M(x - shift) about their centre, and normalize."""
+    shifts: Float[Tensor, "image 2"] | None,
+    factors: Mapping[str, Float[Tensor, " image"]],
+    sources: Sources | None = None,
+    *,
+    wrap: bool = False,
+) -> TransformedImages:
+    """Make one image per matrix: a new transformation needs only matrices, shifts and the factors behind them.
+
+    Output pixel (x right, y down, from the centre) shows the source at ``matrix @ (pixel - shift)``, bilinearly
+    interpolated. The sources, the ten digits unless given, take turns. Outside a source all is zero, or its other
+    side if ``wrap``.
+    """
     sources = embedded_digits() if sources is None else sources
+    shifts = torch.zeros(len(matrices), 2) if shifts is None else shifts
     if sources.ndim != 3 or 0 in sources.shape:
         reject("sources", "shape (source, height, width)", str(tuple(sources.shape)), "Stack the images.")
     labels = torch.arange(len(matrices)) % len(sources)
@@ -162,7 +156,9 @@ def _warp(
     for matrix, shift, label in zip(matrices.split(_CHUNK), shifts.split(_CHUNK), labels.split(_CHUNK), strict=True):
         places = (targets - shift[:, None]) @ matrix.mT + centre
         chunks.append(_sample(sources[label], places, wrap))
-    return unit_norm(torch.cat(chunks)), labels
+    return TransformedImages(
+        unit_norm(torch.cat(chunks)), labels, torch.stack(tuple(factors.values()), dim=1), tuple(factors)
+    )
 
 
 def _sample(
@@ -179,3 +175,19 @@ def _sample(
         sources[:, None], normalized[:, None], mode="bilinear", padding_mode="zeros", align_corners=False
     )
     return sampled.flatten(1)
+
+
+def _uniform(n_images: int, n_factors: int, generator: torch.Generator) -> Float[Tensor, "image factor"]:
+    return torch.rand(check_count("n_images", n_images), n_factors, generator=generator)
+
+
+def _matrices(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Float[Tensor, "image 2 2"]:
+    """Stack ((a, b), (c, d)), one matrix for each image."""
+    return torch.stack((torch.stack((a, b), dim=-1), torch.stack((c, d), dim=-1)), dim=-2)
+
+
+def _check_range(argument: str, bounds: tuple[float, float]) -> tuple[float, float]:
+    low, high = (check_real(argument, bound, above=0) for bound in bounds)
+    if low > high:
+        reject(argument, "(lowest, highest)", str(bounds), "Swap them.")
+    return low, high

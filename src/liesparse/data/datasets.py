@@ -1,0 +1,330 @@
+"""Data sets that have a name, and how to add one.
+
+:func:`register_dataset` takes a function that loads one, :func:`register_transformation` one that moves digits.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from liesparse._checks import check_choice, reject
+from liesparse.data.arrays import read_idx
+from liesparse.data.downloads import DOWNLOADS, fetch, find_file, need_file
+from liesparse.data.images import ImageArray, ImageSet, check_array, height_width
+from liesparse.data.shards import Shards
+from liesparse.data.synthetic import (
+    TransformedImages,
+    rotations_scalings,
+    shears_stretches,
+    translations,
+    translations_rotations,
+    unit_norm,
+)
+
+Split = Literal["train", "test"]
+Where = str | Callable[[str | Path | None], str]
+_FILES = {"train": "train-images-idx3-ubyte", "test": "t10k-images-idx3-ubyte"}
+
+
+@dataclass(frozen=True)
+class LoadedData:
+    """Unit-norm images to learn from and to test, with the truth where it is known.
+
+    ``factors`` has one column per name in ``factor_names``: the transformation that made each synthetic image.
+    A folder of shards that is large has all images to learn from in ``stream``, and a sample of them in ``train``.
+    """
+
+    name: str
+    train: Float[Tensor, "image pixel"]
+    test: Float[Tensor, "test pixel"]
+    image_shape: tuple[int, ...]  # (height, width), or (height, width, 3) with colours
+    labels: Int[Tensor, " image"] | None = None
+    test_labels: Int[Tensor, " test"] | None = None
+    factors: Float[Tensor, "image factor"] | None = None
+    test_factors: Float[Tensor, "test factor"] | None = None
+    factor_names: tuple[str, ...] | None = None
+    n_blank: int = 0
+    notes: tuple[str, ...] = ()
+    stream: Shards | None = None
+
+    def summary(self) -> str:
+        """Say in one line how many images there are and what was done to them."""
+        size = " × ".join(map(str, self.image_shape))
+        counts = f"{len(self.stream or self.train):,} images to learn from and {len(self.test):,} to test"
+        parts = [f"{self.name}: {counts}, {size} pixels", f"{self.n_blank:,} blank skipped", *self.notes]
+        return "; ".join(parts)
+
+
+class DatasetInfo(NamedTuple):
+    """A line of the list of data sets."""
+
+    name: str
+    size: str
+    where: str
+    parameters: dict[str, Any]  # with what they are unless given
+
+
+class Dataset(NamedTuple):
+    """A named data set, as it was registered."""
+
+    load: Callable[..., LoadedData]
+    size: str
+    where: Where
+    parameters: dict[str, Any]  # with what they are unless given
+    options: tuple[str, ...] = ()  # of load_data that it wants to know
+
+
+DATASETS: dict[str, Dataset] = {}
+
+
+def register_dataset(name: str, load: Callable[..., LoadedData], *, size: str, where: Where) -> None:
+    """Give a data set a name, by which ``load_data``, the command line and ``list_datasets`` know it.
+
+    Parameters
+    ----------
+    name : str
+        Letters, digits and hyphens.
+    load : callable
+        Returns a :class:`LoadedData`. Its keyword arguments with defaults are the parameters that may follow the name:
+        bool, int, float and str are read by the type of the default, ``n``, ``n_test``, ``seed`` and ``size`` as for
+        any data. If it has arguments ``data_dir`` and ``download``, it gets those of ``load_data``.
+    size : str
+        How many images of which size, for the list, such as "2,000 of 28 × 28".
+    where : str or callable
+        Where the data is, for the list, or a function of ``data_dir`` that tells.
+    """
+    defaults = {argument.name: argument.default for argument in inspect.signature(load).parameters.values()}
+    options = tuple(key for key in ("data_dir", "download") if key in defaults)
+    parameters = {key: default for key, default in defaults.items() if key not in options}
+    _register(name, Dataset(load, size, where, parameters, options))
+
+
+def register_transformation(
+    name: str,
+    make: Callable[..., TransformedImages],
+    *,
+    size: str = "any number of 28 × 28",
+    ranges: Mapping[str, str] | None = None,
+) -> None:
+    """Give a transformation a name, by which ``load_data`` makes images to learn from and others to test.
+
+    Parameters
+    ----------
+    name : str
+        Letters, digits and hyphens.
+    make : callable
+        ``make(n_images, *, generator, ...)`` returns :class:`TransformedImages`, such as by ``liesparse.data.warp``.
+        Its other keyword arguments with a default, ``sources`` excepted, are the parameters that may follow the name.
+    size : str
+        For the list of data sets.
+    ranges : dict, optional
+        Arguments that are pairs (lowest, highest): ``{"scales": "scale"}`` makes parameters min_scale and max_scale.
+    """
+    ranges = ranges or {}
+    parameters: dict[str, Any] = {"n": 60_000, "n_test": 10_000, "seed": 0}
+    for argument in inspect.signature(make).parameters.values():
+        if argument.name in ranges:
+            noun = ranges[argument.name]
+            parameters[f"min_{noun}"], parameters[f"max_{noun}"] = argument.default
+        elif argument.default is not argument.empty and argument.name != "sources":
+            parameters[argument.name] = argument.default
+    load = partial(_make, name, make, ranges)
+    _register(name, Dataset(load, size, "made from ten embedded digits", parameters))
+
+
+def _register(name: str, dataset: Dataset) -> None:
+    if not re.fullmatch(r"\w[\w-]*", name):
+        reject("name", "letters, digits and hyphens", repr(name), "Rename it.")
+    if name in DATASETS:
+        reject("name", "one that is not taken", repr(name), "Choose another.")
+    missing = [key for key, default in dataset.parameters.items() if default is inspect.Parameter.empty]
+    if missing:
+        reject(f"parameters of {name}", "a default for each", f"none for {', '.join(missing)}", "Add one.")
+    DATASETS[name] = dataset
+
+
+def list_datasets(data_dir: str | Path | None = None) -> tuple[DatasetInfo, ...]:
+    """Return every named data set, how large it is, and where it is or how to get it."""
+    return tuple(
+        DatasetInfo(
+            name,
+            known.size,
+            known.where if isinstance(known.where, str) else known.where(data_dir),
+            dict(known.parameters),
+        )
+        for name, known in DATASETS.items()
+    )
+
+
+def split_images(
+    name: str,
+    pixels: NDArray[Any],
+    labels: NDArray[Any] | None = None,
+    *,
+    n: int | None = None,
+    n_test: int | None = None,
+    seed: int = 0,
+) -> LoadedData:
+    """Check an array of images, and hold some of them out to test."""
+    return hold_out(name, check_array(ImageArray(pixels, labels), name), n, n_test, seed)
+
+
+def hold_out(name: str, images: ImageSet, n: int | None, n_test: int | None, seed: int) -> LoadedData:
+    """Read images of a set that has no split of its own."""
+    return _read(name, (images, images), images.split(n, n_test, seed), images.n_blank)
+
+
+def _read(
+    name: str, sets: tuple[ImageSet, ImageSet], numbers: tuple[NDArray[np.int64], NDArray[np.int64]], n_blank: int
+) -> LoadedData:
+    """Read images of one set to learn from, and of another, or the same, to test."""
+    return LoadedData(
+        name=name,
+        train=sets[0].rows(numbers[0]),
+        test=sets[1].rows(numbers[1]),
+        image_shape=sets[0].image_shape,
+        labels=sets[0].labels(numbers[0]),
+        test_labels=sets[1].labels(numbers[1]),
+        n_blank=n_blank,
+        notes=sets[0].notes,
+    )
+
+
+def _make(
+    name: str,
+    make: Callable[..., TransformedImages],
+    ranges: Mapping[str, str],
+    *,
+    n: int,
+    n_test: int,
+    seed: int,
+    **values: Any,
+) -> LoadedData:
+    """Make a synthetic set; its test set has other draws."""
+    for argument, noun in ranges.items():
+        values[argument] = (values.pop(f"min_{noun}"), values.pop(f"max_{noun}"))
+    generator = torch.Generator().manual_seed(seed)
+    train, test = make(n, generator=generator, **values), make(n_test, generator=generator, **values)
+    return LoadedData(
+        name=name,
+        train=train.images,
+        test=test.images,
+        image_shape=height_width(train.images.shape),
+        labels=train.labels,
+        test_labels=test.labels,
+        factors=train.factors,
+        test_factors=test.factors,
+        factor_names=train.factor_names,
+    )
+
+
+class LabelledImages(NamedTuple):
+    """Unit-norm images and what they show."""
+
+    images: Float[Tensor, "image pixel"]
+    labels: Int[Tensor, " image"]
+
+
+def load_mnist(split: Split = "train", folder: str | Path | None = None) -> Float[Tensor, "image pixel"]:
+    """Return the unit-norm images of one split, rows of 784 pixels.
+
+    Looks for the idx file, gzipped or not, in ``folder``, else in LIESPARSE_DATA, else in the user's cache;
+    ``liesparse.data.fetch`` puts it there.
+    """
+    pixels = read_idx(find_mnist(split, folder), argument="MNIST file", n_axes=3)
+    return unit_norm(torch.from_numpy(pixels.reshape(len(pixels), -1).astype(np.float32)))
+
+
+def find_mnist(split: Split, folder: str | Path | None = None) -> Path:
+    """Return the path of one split's images, or say where it was looked for."""
+    return need_file("mnist", _FILES[check_choice("split", split, tuple(_FILES))], folder)
+
+
+def load_mnist_mini() -> LabelledImages:
+    """Return the 2,000 embedded MNIST training images, unit-norm rows of 784 pixels, and their labels.
+
+    By Y. LeCun, C. Cortes and C. Burges, licensed CC BY-SA 3.0.
+    """
+    pixels, labels = _read_mini()
+    return LabelledImages(unit_norm(torch.from_numpy(pixels).flatten(1).float()), torch.from_numpy(labels).long())
+
+
+def _read_mini() -> tuple[NDArray[Any], NDArray[Any]]:
+    with (
+        resources.files(__package__).joinpath("mnist_mini.npz").open("rb") as file,
+        np.load(file, allow_pickle=False) as arrays,
+    ):
+        return arrays["images"], arrays["labels"]
+
+
+def _load_mini(*, n: int | None = None, n_test: int | None = None, seed: int = 0) -> LoadedData:
+    return split_images("mnist-mini", *_read_mini(), n=n, n_test=n_test, seed=seed)
+
+
+def _load_digits(*, n: int | None = None, n_test: int | None = None, seed: int = 0) -> LoadedData:
+    from sklearn.datasets import load_digits  # slow to import
+
+    found = load_digits()
+    return split_images("digits", found.images, found.target, n=n, n_test=n_test, seed=seed)
+
+
+def _load_idx_files(
+    name: str,
+    data_dir: str | Path | None,
+    download: bool,
+    *,
+    n: int | None = None,
+    n_test: int | None = None,
+    seed: int = 0,
+) -> LoadedData:
+    """Read MNIST or Fashion-MNIST, with the labels if they lie beside the images."""
+    title = DOWNLOADS[name].title
+    if download and not data_dir and not all(find_file(name, file) for file in _FILES.values()):
+        fetch(name)
+    sets = {}
+    for split, file in _FILES.items():
+        pixels = read_idx(need_file(name, file, data_dir), argument=f"{title} file", n_axes=3)
+        path = find_file(name, file.replace("images-idx3", "labels-idx1"), data_dir)
+        labels = read_idx(path, argument=f"{title} file", kind="labels") if path else None
+        sets[split] = check_array(ImageArray(pixels, labels), f"{name}'s {split}ing set")
+    train, test = sets["train"], sets["test"]
+    if train.image_shape != test.image_shape:
+        got = f"{train.image_shape} and {test.image_shape}"
+        reject(title, "images of one size in both files", got, "Fetch them anew.")
+    numbers = train.draw(n, seed, "n"), test.draw(n_test, seed, "n_test")
+    return _read(name, (train, test), numbers, train.n_blank + test.n_blank)
+
+
+def _where_idx_files(name: str, data_dir: str | Path | None) -> str:
+    found = [find_file(name, file, data_dir) for file in _FILES.values()]
+    if all(found):
+        return str(Path(found[0] or "").parent)
+    return f"not here; fetched on first use, or by liesparse data fetch {name}"
+
+
+def _register_idx_files(name: str) -> None:
+    size = "60,000 + 10,000 of 28 × 28"
+    register_dataset(name, partial(_load_idx_files, name), size=size, where=partial(_where_idx_files, name))
+
+
+register_transformation("translation", translations)
+register_transformation("rotation-scaling", rotations_scalings, ranges={"scales": "scale"})
+register_transformation("shear-stretch", shears_stretches, ranges={"stretches": "stretch"})
+register_transformation("translation-rotation", translations_rotations)
+_register_idx_files("mnist")
+register_dataset("mnist-mini", _load_mini, size="2,000 of 28 × 28", where="in this package")
+_register_idx_files("fashion-mnist")
+register_dataset("digits", _load_digits, size="1,797 of 8 × 8", where="in scikit-learn")

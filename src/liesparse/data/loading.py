@@ -1,0 +1,268 @@
+"""Every kind of data behind one call: ``load_data`` takes the DATA argument of the command line.
+
+It is a name or a path, then perhaps parameters, as in ``translation:n=20000,max_shift=5``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from liesparse._checks import check_count, check_real, reject
+from liesparse.data.arrays import looks_like_idx, read_idx
+from liesparse.data.datasets import DATASETS, LoadedData, hold_out
+from liesparse.data.images import ImageArray, ImageSet, Preprocessing, check_array
+from liesparse.data.pictures import SUFFIXES, read_folder, read_zip
+from liesparse.data.shards import SUFFIXES as ARRAY_SUFFIXES
+from liesparse.data.shards import Shards, list_shards, open_shards, read_file
+
+STREAM_FROM = 512 * 2**20  # bytes of images in memory from which on they stay on disk
+N_SAMPLE = 10_000  # images of a stream to draw, to start from, and to compare with
+_PAIR = r"[A-Za-z_]\w*=[^,=]*"
+_PAIRS = re.compile(rf"{_PAIR}(,{_PAIR})*")
+_FLAGS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
+
+# Parameters and their defaults. Images drawn at random; what to do with each; which array or column to read.
+COUNTS: dict[str, Any] = {"n": None, "n_test": None, "seed": 0}
+PREPROCESSING: dict[str, Any] = {"size": None, "crop": False, "invert": False, "colour": False}
+KEYS: dict[str, Any] = {"key": None, "labels": None}
+
+
+class ImagesInOrder(NamedTuple):
+    """All images of a file or folder in their order, for a model to look at."""
+
+    name: str
+    images: Float[Tensor, "image pixel"]  # unit norm
+    places: NDArray[np.int64]  # of each in the file; blank ones are left out
+    n_blank: int
+    notes: tuple[str, ...]
+
+    def summary(self) -> str:
+        """Say in one line how many images there are and what was done to them."""
+        return "; ".join([f"{self.name}: {len(self.images):,} images", f"{self.n_blank:,} blank skipped", *self.notes])
+
+
+def load_data(
+    spec: str, *, data_dir: str | Path | None = None, download: bool = True, **parameters: str | float
+) -> LoadedData:
+    """Read or make the images that a name or a path stands for, as unit-norm rows; blank ones are skipped.
+
+    Parameters
+    ----------
+    spec : str
+        A name of ``list_datasets()``, or a path: .npy, .npz, idx (gzipped or not), .parquet, a folder or .zip of
+        pictures, or a folder of .npy, .npz and .parquet files, which is streamed if it is large. Parameters may
+        follow, as in ``translation:n=20000,seed=3`` or ``faces/:size=28,crop=yes``. A name wins over a file of the
+        same name; write ``./mnist`` for the file.
+    data_dir : str or Path, optional
+        The only folder in which to look for the files of MNIST or Fashion-MNIST.
+    download : bool, default=True
+        Whether to fetch these files if they are not here, unless ``data_dir`` is given.
+    **parameters
+        The same parameters as keywords; they win over those in ``spec``. All files know ``n`` and ``n_test`` (images
+        to learn from and to test), ``seed`` (which are drawn), ``size`` (28 or "28x20"), ``crop`` (to the central
+        square, before resizing), ``invert`` and ``colour`` (keep it: images of shape (height, width, 3)); .npz and
+        .parquet also ``key`` and ``labels``; a folder of shards ``key`` and ``stream`` (whether to leave the images on
+        disk; unless given, from 512 MiB on).
+
+    Raises
+    ------
+    ValueError, FileNotFoundError
+        With one line that says what was wrong and what to do.
+    """
+    head, given = parse_spec(spec)
+    given = {**given, **{key: str(value) for key, value in parameters.items()}}
+    if head in DATASETS:
+        dataset, options = DATASETS[head], {"data_dir": data_dir, "download": download}
+        values = read_parameters(head, dataset.parameters, given)
+        return dataset.load(**values, **{key: options[key] for key in dataset.options})
+    path = _find_path(head)
+    images, values = _open_path(path, given)
+    counts = values["n"], values["n_test"], values["seed"]
+    if isinstance(images, ImageSet):
+        return hold_out(str(path), images, *counts)
+    train, test = images.split(*counts)
+    size = 4 * len(train) * math.prod(images.image_shape)
+    streamed = size > STREAM_FROM if values["stream"] is None else values["stream"]
+    how = "streamed" if streamed else "in memory"
+    return LoadedData(
+        name=images.name,
+        train=train.sample(N_SAMPLE) if streamed else train.rows(np.arange(len(train))),
+        test=test,
+        image_shape=images.image_shape,
+        n_blank=images.n_blank,
+        notes=(*images.notes, f"{len(images.files):,} shards, {how} ({size / 2**20:,.0f} MiB)"),
+        stream=train if streamed else None,
+    )
+
+
+def load_images(
+    spec: str, image_shape: tuple[int, ...], *, data_dir: str | Path | None = None, download: bool = True
+) -> ImagesInOrder:
+    """Read every image of a file or folder, in its order, or the test images of a named set.
+
+    They must have the shape that a model was trained on; ``size`` among the parameters of ``spec`` resizes them. Only
+    a named set takes ``n``, ``n_test`` and ``seed``.
+    Colours are kept for a model that has them.
+    """
+    head, given = parse_spec(spec)
+    if head in DATASETS:
+        loaded = check_shape(load_data(spec, data_dir=data_dir, download=download), image_shape)
+        return ImagesInOrder(head, loaded.test, np.arange(len(loaded.test)), loaded.n_blank, loaded.notes)
+    path = _find_path(head)
+    extra = [key for key in given if key in COUNTS]
+    if extra:
+        got = ", ".join(f"{key}={given[key]}" for key in extra)
+        reject(f"parameters of {path}", "none that choose among its images", got, f"Leave {', '.join(extra)} out.")
+    kept = {"colour": "yes"} if len(image_shape) == 3 else {}
+    images, _ = _open_path(path, kept | given, least=1)
+    _check_shape(str(path), images.image_shape, image_shape)
+    rows = images.rows(np.arange(len(images)))
+    return ImagesInOrder(str(path), rows, images.places(), images.n_blank, images.notes)
+
+
+def check_shape(loaded: LoadedData, image_shape: tuple[int, ...]) -> LoadedData:
+    """Return data whose images have the shape that a model was trained on."""
+    _check_shape(loaded.name, loaded.image_shape, image_shape)
+    return loaded
+
+
+def _check_shape(name: str, got: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    if math.prod(got) != math.prod(expected):
+        told, wanted = (" × ".join(map(str, shape)) for shape in (got, expected))
+        colour = ",colour=yes" if len(expected) == 3 else ""
+        fix = f"Resize them: {name}:size={'x'.join(map(str, expected[:2]))}{colour}."
+        reject("images", f"{wanted} pixels, as the model was trained on", told, fix)
+
+
+def _find_path(head: str) -> Path:
+    path = os.path.expanduser(head)
+    if os.path.exists(path):  # unlike Path, also for "" and for names that are too long
+        return Path(path)
+    name, colon, rest = head.partition(":")
+    if colon and name in DATASETS:
+        reject(f"parameters of {name}", "key=value pairs, such as n=1000,seed=3", repr(rest), "Write them like this.")
+    if not set(head) & set("/\\."):
+        near = difflib.get_close_matches(head.lower(), DATASETS, n=1, cutoff=0.5)
+        fix = f"Did you mean {near[0]}?" if near else "Pass one of these, or a path."
+        reject("data", f"a path or one of {', '.join(DATASETS)}", repr(head), fix)
+    raise FileNotFoundError(f"data: expected a file or folder, got {head!r}, which does not exist. Check the path.")
+
+
+def _open_path(path: Path, given: Mapping[str, str], *, least: int = 2) -> tuple[ImageSet | Shards, dict[str, Any]]:
+    """Look through a file or a folder; return also the parameters."""
+    shards = path.is_dir() and bool(list_shards(path))
+    keys = KEYS if path.suffix.lower() in (".npz", ".parquet") and path.is_file() else {}
+    known = {"key": None, "stream": None} if shards else keys
+    values = read_parameters(str(path), {**known, **COUNTS, **PREPROCESSING}, given)
+    preprocessing = Preprocessing(*(values[key] for key in PREPROCESSING))
+    try:
+        if shards:
+            return open_shards(path, values["key"], preprocessing), values
+        return check_array(_read_path(path, values, preprocessing), str(path), least=least), values
+    except OSError as error:
+        where = f"{error.filename or path} ({error.strerror or error})"
+        expected = "readable files, and room in the cache folder" if shards else "a readable file"
+        reject("data", expected, where, "Check permissions and space.")
+
+
+def _read_path(path: Path, values: Mapping[str, Any], preprocessing: Preprocessing) -> ImageArray:
+    suffix = path.suffix.lower()
+    if path.is_dir():
+        return read_folder(path, preprocessing)
+    if suffix == ".zip":
+        return read_zip(path, preprocessing)
+    if suffix in ARRAY_SUFFIXES:
+        return read_file(path, values.get("key"), values.get("labels"), preprocessing)
+    if suffix in SUFFIXES or not path.is_file() or not looks_like_idx(path):
+        kinds = "a .npy, .npz, .parquet or idx file, or a folder or .zip of pictures"
+        fix = "Put it into a folder with others." if suffix in SUFFIXES else "Convert it, such as with numpy.save."
+        reject("data", kinds, str(path), fix)
+    return ImageArray(read_idx(path), None, preprocessing)
+
+
+class Spec(NamedTuple):
+    """A name or path, and the text of each parameter."""
+
+    head: str
+    parameters: dict[str, str]
+
+
+def parse_spec(spec: str) -> Spec:
+    """Split off the parameters; a path that exists is taken as it is, whatever colons it has."""
+    if os.path.exists(spec):
+        return Spec(spec, {})
+    head, _, tail = spec.rpartition(":")
+    if not head or not _PAIRS.fullmatch(tail):
+        return Spec(spec, {})
+    parameters: dict[str, str] = {}
+    for pair in tail.split(","):
+        key, _, value = pair.partition("=")
+        if key in parameters:
+            reject(key, "each parameter once", f"{key} twice in {spec}", "Remove one.")
+        parameters[key] = value
+    return Spec(head, parameters)
+
+
+def read_parameters(owner: str, defaults: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
+    """Return all parameters, those given read from their text: by their name, else by the type of their default."""
+    for key in given:
+        if key not in defaults:
+            reject(f"parameter of {owner}", f"one of {', '.join(defaults)}", repr(key), "Remove or rename it.")
+    return {
+        key: _read(key, given[key].strip(), default) if key in given else default for key, default in defaults.items()
+    }
+
+
+def _read(key: str, text: str, default: Any) -> Any:
+    if key in ("n", "n_test"):
+        return _read_count(key, text, 1)
+    if key == "size":
+        return _read_size(key, text)
+    if key == "stream" or isinstance(default, bool):
+        return _read_flag(key, text)
+    if isinstance(default, int):
+        return _read_count(key, text, 0)
+    if isinstance(default, float):
+        return _read_real(key, text)
+    if not text:
+        reject(key, "a name", "nothing", f"Pass {key}=NAME, or leave it out.")
+    return text
+
+
+def _read_count(key: str, text: str, minimum: int) -> int:
+    """Read a whole number, in which _ may part the thousands."""
+    if not re.fullmatch(r"-?\d{1,18}|\d{1,3}(_\d{3}){1,4}", text, re.ASCII):
+        reject(key, f"a whole number >= {minimum}", repr(text), f"Pass {key}={max(minimum, 1000)}.")
+    return check_count(key, int(text), minimum)
+
+
+def _read_real(key: str, text: str) -> float:
+    try:
+        return check_real(key, float(text))
+    except ValueError:
+        reject(key, "a finite number", repr(text), f"Pass {key}=1.5.")
+
+
+def _read_flag(key: str, text: str) -> bool:
+    if text.lower() not in _FLAGS:
+        reject(key, "yes or no", repr(text), f"Pass {key}=yes or {key}=no.")
+    return _FLAGS[text.lower()]
+
+
+def _read_size(key: str, text: str) -> tuple[int, int]:
+    """Read 28, or 28x20 for height and width."""
+    if not re.fullmatch(r"[1-9]\d{0,4}(x[1-9]\d{0,4})?", text, re.ASCII):
+        reject(key, "a side such as 28, or height and width such as 28x20", repr(text), f"Pass {key}=28.")
+    height, _, width = text.partition("x")
+    return int(height), int(width or height)
