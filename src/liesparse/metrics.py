@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from liesparse import stiefel
-from liesparse._checks import check_choice, check_images
+from liesparse._checks import check_choice, check_images, reject
 from liesparse.inference import CodeUpdate, Gradient, infer_codes, map_poses
 from liesparse.model import Parameters, log_prior_codes, reconstruct
 from liesparse.posterior import Engine, TorusPosterior, log_likelihood, pose_natural
@@ -89,7 +89,7 @@ def register_metric(name: str) -> Callable[[Metric], Metric]:
     ...     return float(inferred.codes.max())
     """
     if name in _METRICS:
-        raise ValueError(f"name must be new, got {name!r}, which is a metric already. Choose another name.")
+        reject("name", "one that is not taken", repr(name), "Choose another.")
 
     def add(metric: Metric) -> Metric:
         _METRICS[name] = metric

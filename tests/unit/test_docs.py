@@ -72,11 +72,21 @@ PAGES = ("README.md", "CONTRIBUTING.md", "docs/library.md")
 BLOCKS = [(page, number) for page in PAGES for number in range(len(python_blocks(page)))]
 
 
+@pytest.fixture
+def registries():
+    """Forget afterwards what a page registered."""
+    tables = (metrics._METRICS, registry._FACTORIES, datasets.DATASETS)
+    known = [dict(table) for table in tables]
+    yield
+    for table, before in zip(tables, known, strict=True):
+        table.clear()
+        table.update(before)
+
+
+@pytest.mark.usefixtures("registries")
 @pytest.mark.parametrize(("page", "number"), BLOCKS)
 def test_python_in_the_pages_runs(page, number, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for module, table in ((metrics, "_METRICS"), (registry, "_FACTORIES"), (datasets, "DATASETS")):
-        monkeypatch.setattr(module, table, dict(getattr(module, table)))  # what a page registers is forgotten
     code = python_blocks(page)[number].replace("30_000", "300")
     exec(compile(code, f"{page}, block {number + 1}", "exec"), {"__name__": "page"})
 
