@@ -1,14 +1,15 @@
-# make demo, make explore, make test: each sets up .venv first if need be.
+# make demo, make explore, make test, make docs: each sets up .venv first if need be.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DOCS_STAMP := $(VENV)/.installed-docs
 KERNELS := $(wildcard src/liesparse/posterior/kernels/*.c)
 PLATFORMS := linux-x86_64 linux-aarch64 macos-arm64 windows-x86_64
 # As many processes as cores, one thread each; a module's tests stay together and share what they train.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile
 
-.PHONY: install demo explore lint test test-fast test-portable wheels clean
+.PHONY: install demo explore lint test test-fast test-portable docs wheels clean
 
 install: $(STAMP)
 
@@ -39,6 +40,15 @@ test-fast: install
 test-portable: install
 	$(BIN)/python tests/portable.py
 
+$(DOCS_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[web,docs]'
+	touch $@
+
+# The site, in build/docs; runs the tutorial and the how-tos, and fails on any warning.
+docs: $(DOCS_STAMP)
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --nitpicky -b html docs build/docs
+	@echo "Look at build/docs/index.html."
+
 # Wheels with kernels for every platform; that of Linux on x86-64 is tried in an empty environment without a compiler.
 wheels: install
 	rm -rf dist build/wheel-test
@@ -51,5 +61,5 @@ wheels: install
 	@echo "Tried: Linux x86-64 here; Linux aarch64 by the suite, under an emulator. Not tried: macOS, Windows."
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist docs/generated .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	rm -f $(addprefix src/liesparse/posterior/kernels/,*.so *.dylib *.dll)

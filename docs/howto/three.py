@@ -1,20 +1,32 @@
-"""More than two transformations at once: digits that are shifted both ways and turned."""
+"""
+Three transformations at once
+=============================
 
-from __future__ import annotations
+Two things that change are not always enough. How many are there?
 
-from pathlib import Path
+The images are digits at half their size, turned by up to 25 degrees and then shifted by up to 1.5 pixels of 14. The
+model gets neither labels nor factors. From the shell, ``liesparse train translation-rotation --torus-dim 3 --out RUN``
+does the same at full size.
+
+From three dimensions on the pose is integrated out by importance sampling instead of on a grid; :doc:`/engines` says
+how well and how fast. Run by hand, this script learns for two seeds; when this site is built, for one.
+"""
+
+import os
 from typing import NamedTuple
 
-import common
+import matplotlib.pyplot as plt
 import torch
-from matplotlib.figure import Figure
 
-from liesparse import LieSparseCoder, embedded_digits, translations_rotations
-from liesparse.data import TransformedImages
+from liesparse import LieSparseCoder, embedded_digits, snr, translations_rotations
 from liesparse.figures import draw_sheet, to_unit_peak
 from liesparse.metrics import active_codes
 from liesparse.symmetry import FactorFit, fit_factors, predict_factors
 
+N_IMAGES, N_EPOCHS, N_TEST = 20_000, 6, 1000
+SEEDS = (0, 1)
+if os.environ.get("LIESPARSE_DOCS") == "gallery":
+    SEEDS = (1,)
 NAMES = {"shift_x": "shift to the right", "shift_y": "shift down", "rotation": "rotation"}
 UNITS = {"shift_x": "pixels", "shift_y": "pixels", "rotation": "radians"}
 COLOURS = {2: "0.65", 3: "tab:blue"}
@@ -29,64 +41,90 @@ class Outcome(NamedTuple):
     fits: tuple[FactorFit, ...]
 
 
-def moved_digits(n_images: int, seed: int) -> TransformedImages:
-    """Return half-size digits, turned by up to 25 degrees and shifted by up to 1.5 pixels, with the truth."""
-    shapes = torch.nn.functional.avg_pool2d(embedded_digits()[None], 2)[0]
+def moved_digits(n_images, seed):
+    """Return digits, turned and shifted, with the truth."""
+    digits = torch.nn.functional.avg_pool2d(embedded_digits()[None], 2)[0]
     generator = torch.Generator().manual_seed(seed)
-    return translations_rotations(n_images, max_shift=1.5, max_degrees=25, sources=shapes, generator=generator)
+    return translations_rotations(n_images, max_shift=1.5, max_degrees=25, sources=digits, generator=generator)
 
 
-def learn(torus_dim: int, train: TransformedImages, test: TransformedImages, n_epochs: int, seed: int) -> Outcome:
+# %%
+# Learn with two and with three dimensions
+# ----------------------------------------
+# Afterwards the true factors are fitted by a linear function of the pose, one for each template, and compared with it
+# (circular correlation, median over the templates).
+
+
+def learn(torus_dim, train, test, seed):
     """Learn ten shapes and a group of ``torus_dim`` dimensions, and compare its poses with the truth."""
     coder = LieSparseCoder(
-        10,
+        n_components=10,
         torus_dim=torus_dim,
-        n_epochs=n_epochs,
-        settings={"learning.batch_size": 50, "learning.single_shape_epochs": min(3, n_epochs // 2)},
+        n_epochs=N_EPOCHS,
+        settings={"learning.batch_size": 50, "learning.single_shape_epochs": min(3, N_EPOCHS // 2)},
         random_state=seed,
     )
-    coder.fit(train.images.reshape(-1, common.SIDE, common.SIDE))
-    images = test.images.reshape(-1, common.SIDE, common.SIDE)
-    codes, poses = coder.infer(images)
-    error = (coder.inverse_transform(codes, poses) - images).flatten(1).square().sum(dim=1)
+    coder.fit(train.images.reshape(-1, 14, 14))
+    codes, poses = coder.infer(test.images.reshape(-1, 14, 14))
+    quality = snr(test.images, coder.inverse_transform(codes, poses).flatten(1)).mean()
     fits = fit_factors(codes, poses, test.factors, test.factor_names)
-    told = ", ".join(f"{fit.correlation:.3f} with {NAMES[fit.name]}" for fit in fits)
-    quality = f"held-out SNR {float((1 / error).mean()):.1f} with {active_codes(codes):.1f} active codes"
-    print(f"torus_dim = {torus_dim}, seed {seed}: {quality}; correlations {told}.")
+    correlations = ", ".join(f"{fit.correlation:.3f} with {NAMES[fit.name]}" for fit in fits)
+    print(
+        f"torus_dim = {torus_dim}, seed {seed}: held-out SNR {quality:.1f} with {active_codes(codes):.1f} active codes; "
+        f"correlations {correlations}."
+    )
     return Outcome(coder, codes, poses, fits)
 
 
-def main(
-    out: Path, *, n_images: int = 20_000, n_epochs: int = 6, n_test: int = 1000, seeds: tuple[int, ...] = (0, 1)
-) -> None:
-    """Learn with two and with three dimensions from the same images, for each seed, and draw the last."""
-    for seed in seeds:
-        train, test = moved_digits(n_images, 10 + seed), moved_digits(n_test, 20 + seed)
-        outcomes = {torus_dim: learn(torus_dim, train, test, n_epochs, seed) for torus_dim in (2, 3)}
-    common.save_picture(draw(outcomes, test), out / "howto-three.png")
+for seed in SEEDS:
+    train, test = moved_digits(N_IMAGES, 10 + seed), moved_digits(N_TEST, 20 + seed)
+    outcomes = {torus_dim: learn(torus_dim, train, test, seed) for torus_dim in (2, 3)}
 
+# %%
+# Look at it
+# ----------
+# Top: a walk along the direction of the torus that belongs to each factor. Bottom: the factor as a linear function of
+# the pose against the truth, a line for three dimensions and a cloud for two.
 
-def draw(outcomes: dict[int, Outcome], test: TransformedImages) -> Figure:
-    """Show a walk along the direction of each factor, and the factor as the pose tells it."""
-    figure = Figure(figsize=(10, 5.4), layout="constrained", facecolor="white")
-    top, bottom = figure.subplots(2, 3, height_ratios=(1, 1.3))
-    coder, codes, poses, fits = outcomes[3]
-    some = [2, 4, 7]
-    for column, fit in enumerate(fits):
-        reach = float(test.factors[:, column].abs().max())
-        steps = torch.linspace(-reach, reach, 7)[:, None] * torch.tensor(fit.direction, dtype=poses.dtype)
-        frames = [coder.inverse_transform(codes[some], poses[some] + step).clamp(min=0) for step in steps]
-        sheet = torch.stack(frames, dim=1).flatten(0, 1).numpy()
-        draw_sheet(top[column], to_unit_peak(sheet), len(steps), f"A walk along {NAMES[fit.name]}")
-        for torus_dim, outcome in outcomes.items():
-            told = predict_factors(outcome.codes, outcome.poses, test.factors.double())
-            label = f"torus_dim = {torus_dim}"
-            bottom[column].plot(test.factors[:, column], told[:, column], ".", ms=2, c=COLOURS[torus_dim], label=label)
-        bottom[column].set(xlabel=f"true {NAMES[fit.name]}, {UNITS[fit.name]}")
-    bottom[0].set(ylabel="as a linear function of the pose")
-    bottom[0].legend(markerscale=4, frameon=False)
-    return figure
+figure, axes = plt.subplots(2, 3, figsize=(10, 5.4), layout="constrained", height_ratios=(1, 1.3))
+coder, codes, poses, fits = outcomes[3]
+some = [2, 4, 7]
+for column, fit in enumerate(fits):
+    top, bottom = axes[:, column]
+    reach = float(test.factors[:, column].abs().max())
+    steps = torch.linspace(-reach, reach, 7)[:, None] * torch.tensor(fit.direction, dtype=poses.dtype)
+    frames = [coder.inverse_transform(codes[some], poses[some] + step).clamp(min=0) for step in steps]
+    sheet = torch.stack(frames, dim=1).flatten(0, 1).numpy()
+    draw_sheet(top, to_unit_peak(sheet), len(steps), f"A walk along {NAMES[fit.name]}")
+    for torus_dim, outcome in outcomes.items():
+        predicted = predict_factors(outcome.codes, outcome.poses, test.factors.double())
+        label = f"torus_dim = {torus_dim}"
+        bottom.plot(test.factors[:, column], predicted[:, column], ".", ms=2, c=COLOURS[torus_dim], label=label)
+    bottom.set(xlabel=f"true {NAMES[fit.name]}, {UNITS[fit.name]}")
+axes[1, 0].set(ylabel="as a linear function of the pose")
+axes[1, 0].legend(markerscale=4, frameon=False)
+plt.show()
 
-
-if __name__ == "__main__":
-    main(common.output_folder(__doc__))
+# %%
+# When this page was written, run by hand for two seeds, the script printed
+#
+# .. code-block:: text
+#
+#    torus_dim = 2, seed 0: held-out SNR 8.7 with 2.6 active codes; correlations 0.811 with shift to the right, 0.518 with shift down, 0.650 with rotation.
+#    torus_dim = 3, seed 0: held-out SNR 12.1 with 2.3 active codes; correlations 0.974 with shift to the right, 0.992 with shift down, 0.969 with rotation.
+#    torus_dim = 2, seed 1: held-out SNR 9.0 with 2.4 active codes; correlations 0.841 with shift to the right, 0.455 with shift down, 0.646 with rotation.
+#    torus_dim = 3, seed 1: held-out SNR 13.8 with 1.9 active codes; correlations 0.995 with shift to the right, 0.997 with shift down, 0.999 with rotation.
+#
+# and drew
+#
+# .. image:: /images/howto-three.png
+#    :alt: Walks along three directions of the torus: the digits move right, down, and turn
+#
+# With two dimensions the dictionary has to mix shapes for what the group cannot say. With three, both shifts and the
+# rotation are there, each along its own direction of the torus; the directions need not be the axes.
+#
+# What to know
+# ------------
+# The frequencies of a torus of more dimensions are spread thinner: 98 planes reach 8 on each axis of the 2-torus and 3
+# on each of the 3-torus. So the range of each factor must be small, or its effect smooth: in a trial with larger shifts
+# and angles the same settings found little but translation.

@@ -1,7 +1,12 @@
-"""How good a model is: signal-to-noise ratio, active codes, and the health of a training run."""
+"""How good a model is: signal-to-noise ratio, active codes, and the health of a training run.
+
+:func:`register_metric` adds a metric of one's own; ``liesparse evaluate`` computes all that are registered.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -9,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from liesparse import stiefel
-from liesparse._checks import check_images
+from liesparse._checks import check_choice, check_images, reject
 from liesparse.inference import CodeUpdate, Gradient, infer_codes, map_poses
 from liesparse.model import Parameters, log_prior_codes, reconstruct
 from liesparse.posterior import Engine, TorusPosterior, log_likelihood, pose_natural
@@ -34,12 +39,78 @@ def active_codes(codes: Float[Tensor, "batch component"]) -> float:
     return float((codes > ACTIVE_THRESHOLD).sum(dim=1).float().mean())
 
 
+def templates_alive(codes: Float[Tensor, "batch component"]) -> int:
+    """Return how many templates are active in at least one image of a thousand."""
+    return int(((codes > ACTIVE_THRESHOLD).float().mean(dim=0) >= ALIVE_SHARE).sum())
+
+
+class Inferred(NamedTuple):
+    """Images and what a model made of them: the argument of every metric."""
+
+    parameters: Parameters
+    images: Float[Tensor, "image pixel"]
+    codes: Float[Tensor, "image component"]
+    poses: Float[Tensor, "image torus"]
+    reconstructions: Float[Tensor, "image pixel"]
+
+
+Metric = Callable[[Inferred], float]
+
+_METRICS: dict[str, Metric] = {
+    "snr": lambda inferred: float(snr(inferred.images, inferred.reconstructions).mean()),
+    "active_codes": lambda inferred: active_codes(inferred.codes),
+    "templates_alive": lambda inferred: templates_alive(inferred.codes),
+}
+
+
+def metric_names() -> tuple[str, ...]:
+    """Return the names that :func:`compute_metric` knows."""
+    return tuple(_METRICS)
+
+
+def register_metric(name: str) -> Callable[[Metric], Metric]:
+    """Add a metric of your own, as a decorator; ``liesparse evaluate`` then writes it under ``name``.
+
+    Parameters
+    ----------
+    name : str
+        The name in the JSON of ``liesparse evaluate``. A name that is registered already is an error.
+
+    Returns
+    -------
+    callable
+        The decorator. It takes a function from :class:`Inferred` to a float and returns it unchanged.
+
+    Examples
+    --------
+    >>> from liesparse.metrics import register_metric
+    >>> @register_metric("largest_code")
+    ... def largest_code(inferred):
+    ...     return float(inferred.codes.max())
+    """
+    if name in _METRICS:
+        reject("name", "one that is not taken", repr(name), "Choose another.")
+
+    def add(metric: Metric) -> Metric:
+        _METRICS[name] = metric
+        return metric
+
+    return add
+
+
+def compute_metric(name: str, inferred: Inferred) -> float:
+    """Return the value of one metric."""
+    check_choice("metric", name, metric_names())
+    return _METRICS[name](inferred)
+
+
 class Evaluation(NamedTuple):
     """Held-out quality of a model."""
 
     snr: float
     active_codes: float
     templates_alive: int
+    registered: Mapping[str, float] = MappingProxyType({})  # what :func:`register_metric` added
 
 
 def evaluate(
@@ -58,10 +129,11 @@ def evaluate(
     """Infer codes and the most probable pose, reconstruct, and compare [Chau20, table 1].
 
     The paper's α̂ is what 20 steps of subgradient FISTA reach. With ``exact_map`` proximal steps with the exact
-    gradient go on from there to the maximum of P(α|I), whose codes are smaller.
+    gradient go on from there to the maximum of P(α|I), whose codes are smaller. Metrics that were added by
+    :func:`register_metric` are in ``registered``.
     """
     check_images(images, parameters.n_pixels, parameters.dtype)
-    ratios, found = [], []
+    found = []
     for batch in images.split(batch_size):
         codes = infer_codes(
             parameters,
@@ -77,15 +149,10 @@ def evaluate(
                 parameters, batch, engine, n_code_steps=MAP_STEPS, start=codes, update="proximal", gradient="exact"
             )
         poses = map_poses(parameters, batch, codes, engine, refine=refine)
-        ratios.append(snr(batch, reconstruct(parameters, codes, poses)))
-        found.append(codes)
-    codes = torch.cat(found)
-    return Evaluation(float(torch.cat(ratios).mean()), active_codes(codes), templates_alive(codes))
-
-
-def templates_alive(codes: Float[Tensor, "batch component"]) -> int:
-    """Return how many templates are active in at least one image of a thousand."""
-    return int(((codes > ACTIVE_THRESHOLD).float().mean(dim=0) >= ALIVE_SHARE).sum())
+        found.append((codes, poses, reconstruct(parameters, codes, poses)))
+    inferred = Inferred(parameters, images, *(torch.cat(parts) for parts in zip(*found, strict=True)))
+    values = {name: compute_metric(name, inferred) for name in metric_names()}
+    return Evaluation(values.pop("snr"), values.pop("active_codes"), int(values.pop("templates_alive")), values)
 
 
 class Health(NamedTuple):

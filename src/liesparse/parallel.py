@@ -164,21 +164,12 @@ class Ranks(Group):
             raise LostError("torchrun ended this process, because another is gone or because it was told to")
 
 
-_joined: Group | None = None
-
-
-def current() -> Group:
-    """Return the group that was joined, or a group of one."""
-    return _joined or Group()
-
-
 @contextmanager
 def join() -> Iterator[Group]:
     """Join the processes that torchrun started; without torchrun, be alone.
 
-    Inside, ``fit`` learns as one with the others, all of which must call it with the same images and settings.
+    Given to ``fit``, the group learns as one; all processes must call it with the same images and settings.
     """
-    global _joined
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield Group()
         return
@@ -190,12 +181,11 @@ def join() -> Iterator[Group]:
     except (RuntimeError, ValueError) as error:
         first = str(error).splitlines()[0]
         reject("processes", "a group that torchrun made", first, "Start it with torchrun, or without WORLD_SIZE set.")
-    _joined = group = Ranks(store, rank, size)
+    group = Ranks(store, rank, size)
     try:
         with _on_sigterm(group.end):
             yield group
     finally:
-        _joined = None
         dist.destroy_process_group()
 
 

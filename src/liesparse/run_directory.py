@@ -109,6 +109,7 @@ def measure(
         "templates_alive": found.templates_alive,
         "posterior_width": health.posterior_width,
         "multimodal_share": health.multimodal_share,
+        **found.registered,
     }
     natural = pose_natural(model, monitor_images, infer_codes(model, monitor_images, engine))
     sample_size = float(engine.effective_sample_size(natural).min())

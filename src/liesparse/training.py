@@ -161,11 +161,12 @@ def train(
             health = examine(progress.parameters, monitor_images, engine)
             history.append({"epoch": progress.epoch, **health._asdict()})
         checkpoint = checkpoint._replace(state=progress.state, history=list(history))
-        if checkpoints and first and (group.stopping or checkpoints.is_due(progress)):
+        stop = group.stopping  # read once: a wish from now on is for the next step
+        if checkpoints and first and (stop or checkpoints.is_due(progress)):
             save_checkpoint(checkpoints.folder, checkpoint, keep=checkpoints.keep)
         if callback is not None:
             callback(progress, history)
-        if group.stopping and progress.step != progress.n_steps:
+        if stop and progress.step != progress.n_steps:
             group.gather(torch.zeros(1))  # nobody leaves before the first process has saved
             raise Interrupted(_stopped_message(progress, checkpoints), checkpoint)
 

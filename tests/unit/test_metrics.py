@@ -1,13 +1,26 @@
 """Signal-to-noise ratio and active codes."""
 
+import math
+
 import pytest
 import torch
 from torch.testing import assert_close
 
+from liesparse import metrics
 from liesparse.data import embedded_digits, translations
 from liesparse.inference import infer_codes, map_poses
 from liesparse.initialization import known_translation, random_start
-from liesparse.metrics import active_codes, evaluate, examine, snr, templates_alive
+from liesparse.metrics import (
+    Inferred,
+    active_codes,
+    compute_metric,
+    evaluate,
+    examine,
+    metric_names,
+    register_metric,
+    snr,
+    templates_alive,
+)
 from liesparse.model import reconstruct
 from liesparse.posterior import AdaptiveEngine, GridEngine
 
@@ -72,3 +85,52 @@ def test_a_template_is_alive_if_one_image_in_a_thousand_uses_it():
     codes[:2, 0] = 0.3
     codes[:1, 1] = 0.3
     assert templates_alive(codes) == 1
+
+
+@pytest.fixture
+def largest_code(monkeypatch):
+    monkeypatch.setattr(metrics, "_METRICS", dict(metrics._METRICS))
+
+    @register_metric("largest_code")
+    def largest_code(inferred):
+        return float(inferred.codes.max())
+
+    return largest_code
+
+
+def look_at(model, images):
+    engine = GridEngine(model.frequencies, 20, dtype=torch.float64)
+    codes = infer_codes(model, images, engine)
+    poses = map_poses(model, images, codes, engine)
+    return engine, Inferred(model, images, codes, poses, reconstruct(model, codes, poses))
+
+
+@pytest.mark.parametrize("name", metric_names())
+def test_every_metric_keeps_the_contract(name, make_model, draw):
+    """A finite number that does not depend on the order of the images, and leaves its argument alone."""
+    model = make_model(1, noise_std=0.1)
+    _, inferred = look_at(model, draw(model, batch=7)[0])
+    kept = [part.clone() for part in inferred[1:]]
+    value = compute_metric(name, inferred)
+    assert isinstance(value, int | float)
+    assert math.isfinite(value)
+    order = torch.arange(7).flip(0)
+    assert compute_metric(name, Inferred(model, *(part[order] for part in kept))) == pytest.approx(value, rel=1e-9)
+    assert all(part.equal(before) for part, before in zip(inferred[1:], kept, strict=True))
+
+
+def test_a_registered_metric_is_evaluated_beside_the_others(largest_code, make_model, draw):
+    model = make_model(1, noise_std=0.1)
+    images = draw(model, batch=7)[0]
+    engine, inferred = look_at(model, images)
+    assert "largest_code" in metric_names()
+    found = evaluate(model, images, engine, batch_size=3)
+    assert found.registered == {"largest_code": pytest.approx(largest_code(inferred))}
+
+
+def test_a_metric_that_is_there_already_or_not_at_all(make_model, draw):
+    with pytest.raises(ValueError, match="name: expected one that is not taken, got 'snr'"):
+        register_metric("snr")
+    model = make_model(1)
+    with pytest.raises(ValueError, match="metric"):
+        compute_metric("nothing", look_at(model, draw(model, batch=2)[0])[1])

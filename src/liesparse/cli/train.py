@@ -72,7 +72,7 @@ def train(
     with join() as group, explained(console, group=group):  # inside, the processes can agree on who prints
         if group.rank == 0:
             _check_folder(out, resume=resume)
-        loaded = load_data(data, data_dir=data_dir)
+        loaded = load_data(data, data_dir=data_dir, group=group)
         console.print(loaded.summary() + (f"; {group.size} processes" if group.size > 1 else ""), markup=False)
         began = time.monotonic()
         coder = LieSparseCoder(

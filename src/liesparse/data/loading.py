@@ -25,6 +25,7 @@ from liesparse.data.images import ImageArray, ImageSet, Preprocessing, check_arr
 from liesparse.data.pictures import SUFFIXES, read_folder, read_zip
 from liesparse.data.shards import SUFFIXES as ARRAY_SUFFIXES
 from liesparse.data.shards import Shards, list_shards, open_shards, read_file
+from liesparse.parallel import ALONE, Group
 
 STREAM_FROM = 512 * 2**20  # bytes of images in memory from which on they stay on disk
 N_SAMPLE = 10_000  # images of a stream to draw, to start from, and to compare with
@@ -53,7 +54,12 @@ class ImagesInOrder(NamedTuple):
 
 
 def load_data(
-    spec: str, *, data_dir: str | Path | None = None, download: bool = True, **parameters: str | float
+    spec: str,
+    *,
+    data_dir: str | Path | None = None,
+    download: bool = True,
+    group: Group = ALONE,
+    **parameters: str | float,
 ) -> LoadedData:
     """Read or make the images that a name or a path stands for, as unit-norm rows; blank ones are skipped.
 
@@ -68,6 +74,8 @@ def load_data(
         The only folder in which to look for the files of MNIST or Fashion-MNIST.
     download : bool, default=True
         Whether to fetch these files if they are not here, unless ``data_dir`` is given.
+    group : Group, optional
+        Processes that share the first look through a folder of shards (:func:`liesparse.parallel.join`).
     **parameters
         The same parameters as keywords; they win over those in ``spec``. All files know ``n`` and ``n_test`` (images
         to learn from and to test), ``seed`` (which are drawn), ``size`` (28 or "28x20"), ``crop`` (to the central
@@ -87,7 +95,7 @@ def load_data(
         values = read_parameters(head, dataset.parameters, given)
         return dataset.load(**values, **{key: options[key] for key in dataset.options})
     path = _find_path(head)
-    images, values = _open_path(path, given)
+    images, values = _open_path(path, given, group=group)
     counts = values["n"], values["n_test"], values["seed"]
     if isinstance(images, ImageSet):
         return hold_out(str(path), images, *counts)
@@ -159,7 +167,9 @@ def _find_path(head: str) -> Path:
     raise FileNotFoundError(f"data: expected a file or folder, got {head!r}, which does not exist. Check the path.")
 
 
-def _open_path(path: Path, given: Mapping[str, str], *, least: int = 2) -> tuple[ImageSet | Shards, dict[str, Any]]:
+def _open_path(
+    path: Path, given: Mapping[str, str], *, least: int = 2, group: Group = ALONE
+) -> tuple[ImageSet | Shards, dict[str, Any]]:
     """Look through a file or a folder; return also the parameters."""
     shards = path.is_dir() and bool(list_shards(path))
     keys = KEYS if path.suffix.lower() in (".npz", ".parquet") and path.is_file() else {}
@@ -168,7 +178,7 @@ def _open_path(path: Path, given: Mapping[str, str], *, least: int = 2) -> tuple
     preprocessing = Preprocessing(*(values[key] for key in PREPROCESSING))
     try:
         if shards:
-            return open_shards(path, values["key"], preprocessing), values
+            return open_shards(path, values["key"], preprocessing, group=group), values
         return check_array(_read_path(path, values, preprocessing), str(path), least=least), values
     except OSError as error:
         where = f"{error.filename or path} ({error.strerror or error})"

@@ -39,7 +39,7 @@ from liesparse.data.images import (
 )
 from liesparse.data.parquet import read_parquet
 from liesparse.data.pictures import find_pictures
-from liesparse.parallel import Group, current
+from liesparse.parallel import ALONE, Group
 
 SUFFIXES = (".npy", ".npz", ".parquet")
 BLOCK = 32  # images that lie together and are read together
@@ -186,7 +186,9 @@ def list_shards(folder: Path) -> list[Path]:
     return found if found and next(find_pictures(folder), None) is None else []
 
 
-def open_shards(folder: str | Path, key: str | None = None, preprocessing: Preprocessing | None = None) -> Shards:
+def open_shards(
+    folder: str | Path, key: str | None = None, preprocessing: Preprocessing | None = None, *, group: Group = ALONE
+) -> Shards:
     """Look through every file of a folder, a chunk at a time; ``key`` names the array or column of the images."""
     folder = Path(folder)
     files: list[Shard] = []
@@ -203,7 +205,7 @@ def open_shards(folder: str | Path, key: str | None = None, preprocessing: Prepr
         kept = np.zeros(-(-len(pixels) // BLOCK) * BLOCK, dtype=bool)
         plain = Path(str(pixels.filename))
         files.append(Shard(path, plain, pixels.offset, pixels.dtype, pixels.shape[1:], left, digest, len(pixels), kept))
-    found = Shards(str(folder), _look_through(files, current()), shapes[0] if shapes else (1, 1), notes)
+    found = Shards(str(folder), _look_through(files, group), shapes[0] if shapes else (1, 1), notes)
     n = len(found) if files else 0
     if n < 2:
         reject("data", "at least 2 images that are not blank", f"{n} in {folder}", "Pass more images.")
