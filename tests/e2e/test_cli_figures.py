@@ -53,13 +53,13 @@ def test_it_goes_on_and_writes_the_figures(out, drawn):
     assert {path.name for path in out.iterdir()} == names | {"models"}
     for name in names:
         assert (out / name).read_bytes().startswith(b"%PDF" if name.endswith("pdf") else b"\x89PNG")
-    assert [path.name for path in (out / "models").iterdir()] == ["translation.0.safetensors"]
+    assert [path.name for path in (out / "models").iterdir()] == ["translation.0"]
 
 
 @pytest.mark.usefixtures("drawn")
 def test_models_are_used_again_and_missing_data_is_left_out(out, tmp_path):
     picture = (out / "figure2.pdf").read_bytes()
-    model = out / "models" / "translation.0.safetensors"
+    model = out / "models" / "translation.0" / "model.safetensors"
     before = model.stat().st_mtime_ns
     done = run("reproduce", "figures", "--out", str(out), "--data-dir", str(tmp_path), *TINY)
     assert done.returncode == 0, done.stderr
