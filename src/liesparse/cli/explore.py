@@ -6,13 +6,16 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
-from liesparse.cli.common import DataDir, explained, fail, make_console
+from liesparse.cli.common import DataDir, fail, framed
 
 MISSING = "The explorer needs FastAPI and uvicorn. Install them: pip install 'liesparse[web]'"
 
 
+@framed
 def explore(
+    console: Console,
     run: Annotated[
         Path | None, typer.Argument(metavar="[RUN]", help="Folder that `liesparse train` wrote; without it, a demo.")
     ] = None,
@@ -33,7 +36,6 @@ def explore(
     import webbrowser
     from contextlib import closing, suppress
 
-    console = make_console()
     logging.basicConfig(format="%(message)s")
     if export is not None and export.suffix.lower() not in (".html", ".htm"):
         raise fail(console, f"--export {export}: the name must end in .html.", 2)
@@ -46,23 +48,22 @@ def explore(
         from liesparse.web.session import open_session
     except ModuleNotFoundError as error:
         raise fail(console, f"{error}. {MISSING}") from None
-    with explained(console):
-        if export is not None:
-            export_page(open_session(run, data_dir=data_dir), export)
-            console.print(f"{export}: {export.stat().st_size / 1000:,.0f} KB. Open it in any browser.", markup=False)
-            return
-        with closing(open_socket(host, port)) as listening:
-            if not ipaddress.ip_address(listening.getsockname()[0]).is_loopback:
-                warning = f"Warning: everyone who can reach {host} can use this server. There is no password."
-                console.print(warning, style="yellow", markup=False)
-            address = address_of(listening, host)
+    if export is not None:
+        export_page(open_session(run, data_dir=data_dir), export)
+        console.print(f"{export}: {export.stat().st_size / 1000:,.0f} KB. Open it in any browser.", markup=False)
+        return
+    with closing(open_socket(host, port)) as listening:
+        if not ipaddress.ip_address(listening.getsockname()[0]).is_loopback:
+            warning = f"Warning: everyone who can reach {host} can use this server. There is no password."
+            console.print(warning, style="yellow", markup=False)
+        address = address_of(listening, host)
 
-            def announce() -> None:
-                console.print(f"The explorer is at {address} Stop it with Ctrl-C.", markup=False)
-                if not no_open:  # in a thread, as a text browser would block
-                    threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+        def announce() -> None:
+            console.print(f"The explorer is at {address} Stop it with Ctrl-C.", markup=False)
+            if not no_open:  # in a thread, as a text browser would block
+                threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
-            app = make_app(open_session(run, data_dir=data_dir), host=host, on_start=announce)
-            with suppress(KeyboardInterrupt):  # uvicorn raises it again after it has shut down
-                make_server(app).run(sockets=[listening])
+        app = make_app(open_session(run, data_dir=data_dir), host=host, on_start=announce)
+        with suppress(KeyboardInterrupt):  # uvicorn raises it again after it has shut down
+            make_server(app).run(sockets=[listening])
     console.print("Stopped.")

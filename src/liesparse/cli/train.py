@@ -25,7 +25,7 @@ from liesparse.cli.common import (
 
 if TYPE_CHECKING:
     from liesparse.data import LoadedData
-    from liesparse.estimators import LieSparseCoder
+    from liesparse.estimators import LieSparseCoder, SparseCoder
     from liesparse.parallel import Group
     from liesparse.state import Progress
 
@@ -60,7 +60,7 @@ def train(
     """
     from liesparse.data import load_data
     from liesparse.devices import choose_device
-    from liesparse.estimators import LieSparseCoder, SparseCoder
+    from liesparse.estimators import LieSparseCoder
     from liesparse.parallel import join
     from liesparse.recipes import load_recipe, parse_values
     from liesparse.run_directory import CHECKPOINTS, Run, measure, save_run
@@ -93,11 +93,7 @@ def train(
         if group.rank > 0:
             return  # the first process does the rest
         seconds = time.monotonic() - began
-        coder.set_params(checkpoint_dir=None)
-        some = f"{len(loaded.train):,} of the" if loaded.stream else "the same"
-        console.print(f"Plain sparse coding with {some} images, to compare with …")
-        baseline = SparseCoder(components, sparsity=sparsity, noise_std=noise_std, n_epochs=5, random_state=seed)
-        baseline.fit(loaded.train.reshape(-1, *loaded.image_shape))
+        baseline = _learn_baseline(console, coder, loaded)
         metrics = measure(coder, baseline, loaded.test) | {"training_seconds": round(seconds, 1)}
         how = {"data": data, "data_summary": loaded.summary(), "recipe": recipe, "seed": seed}
         save_run(Run(out, coder, baseline, how | {"settings": settings, "epochs": epochs}, metrics))
@@ -146,7 +142,17 @@ def _learn(console: Console, coder: LieSparseCoder, loaded: LoadedData, group: G
 
         images = loaded.stream or loaded.train.reshape(-1, *loaded.image_shape)
         coder.set_params(callbacks=[watch]).fit(images, group=group)
-    coder.set_params(callbacks=None)
+    coder.set_params(callbacks=None, checkpoint_dir=None)
+
+
+def _learn_baseline(console: Console, coder: LieSparseCoder, loaded: LoadedData) -> SparseCoder:
+    """Learn plain sparse coding of the same images, with as many shapes and the same noise and prior."""
+    from liesparse.estimators import SparseCoder
+
+    some = f"{len(loaded.train):,} of the" if loaded.stream else "the same"
+    console.print(f"Plain sparse coding with {some} images, to compare with …")
+    shared = {name: getattr(coder, name) for name in ("n_components", "sparsity", "noise_std", "random_state")}
+    return SparseCoder(n_epochs=5, **shared).fit(loaded.train.reshape(-1, *loaded.image_shape))
 
 
 def _health_line(epoch: str, health: dict[str, Any]) -> str:
