@@ -10,7 +10,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from liesparse import em, stiefel
-from liesparse.devices import aligned
+from liesparse.devices import aligned, to_cpu
 from liesparse.model import Parameters
 from liesparse.parallel import Group
 
@@ -58,7 +58,7 @@ class State(NamedTuple):
         """
         if group.size == 1:
             return self
-        state = group.broadcast(self._replace(last_good=self.parameters).to(torch.device("cpu")))
+        state = group.broadcast(self._replace(last_good=self.parameters).map(to_cpu))
         return state.to(self.parameters.device).map(aligned)
 
 

@@ -61,7 +61,8 @@ def test_most_trainings_explain_new_images_and_find_the_shift(learned):
     outcomes = []
     for model, test in learned:
         found = evaluate(model, test.images, AdaptiveEngine(model.frequencies))
-        outcomes.append((*found, correlation_of_pose_and_shift(model, test)))
+        correlation = correlation_of_pose_and_shift(model, test)
+        outcomes.append((found.snr, found.active_codes, found.templates_alive, correlation))
     good = [
         snr > 20 and active < 1.5 and alive == miniature.N_SHAPES and correlation > 0.98
         for snr, active, alive, correlation in outcomes  # sparse coding without a group stays below an SNR of 5 here
