@@ -9,7 +9,7 @@ from sphinx_gallery.sorting import ExplicitOrder
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 os.environ["LIESPARSE_DOCS"] = "gallery"  # two how-tos learn from less
-os.environ.setdefault("OMP_NUM_THREADS", "2")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # two scripts at a time, one thread each
 
 import liesparse
 
@@ -49,10 +49,11 @@ sphinx_gallery_conf = {
     "download_all_examples": False,
     "show_signature": False,
     "remove_config_comments": True,
+    "parallel": 2,
     "abort_on_example_error": True,
     "capture_repr": (),
     "write_computation_times": False,
-    "doc_module": (),
+    "backreferences_dir": "generated/backreferences",
     "show_memory": False,
 }
 
@@ -68,7 +69,7 @@ html_theme_options = {
     "header_links_before_dropdown": 5,
     "footer_start": ["copyright"],
     "footer_end": [],
-    "secondary_sidebar_items": {"**": ["page-toc", "sg_download_links"]},
+    "secondary_sidebar_items": {"**": ["page-toc", "sg_download_links"], "architecture": []},
 }
 html_sidebars = {"index": []}
 

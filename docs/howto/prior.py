@@ -7,9 +7,10 @@ The group can be too strong: squeeze a 0 far enough and it is a 1. A prior on th
 The paper remarks that on MNIST the digit 1 has no template of its own under a uniform prior, as the model prefers to
 squeeze another digit, and that a narrow prior gives it one.
 
-Run by hand, this script learns from 20,000 images of MNIST, which are downloaded and checked. When this site is
-built, it learns from the small part of MNIST that comes with the package, so what is printed and drawn below is
-rougher than the results at the end of the page.
+Run by hand, this script learns from 20,000 images of MNIST, which are looked for in the folder that the environment
+variable ``LIESPARSE_DATA`` names, or else downloaded and checked. When this site is built, it learns from the small
+part of MNIST that comes with the package. That is too little to show the effect; the results of the full run are at
+the end of the page.
 """
 
 import os

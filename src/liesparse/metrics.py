@@ -45,7 +45,18 @@ def templates_alive(codes: Float[Tensor, "batch component"]) -> int:
 
 
 class Inferred(NamedTuple):
-    """Images and what a model made of them: the argument of every metric."""
+    """Images and what a model made of them: the argument of every metric.
+
+    Attributes
+    ----------
+    parameters : Parameters
+        The model.
+    images, reconstructions : Tensor of shape (n_images, n_pixels)
+        Images of norm 1, and the same drawn again by the model.
+    codes : Tensor of shape (n_images, n_components)
+    poses : Tensor of shape (n_images, torus_dim)
+        In radians.
+    """
 
     parameters: Parameters
     images: Float[Tensor, "image pixel"]
