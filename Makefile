@@ -7,7 +7,8 @@ DOCS_STAMP := $(VENV)/.installed-docs
 KERNELS := $(wildcard src/liesparse/posterior/kernels/*.c)
 PLATFORMS := linux-x86_64 linux-aarch64 macos-arm64 windows-x86_64
 # As many processes as cores, one thread each; a module's tests stay together and share what they train.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile
+# In the order of the folders: the long tests of e2e come first, and the many short ones fill what time is left.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 
 .PHONY: install demo explore lint test test-fast test-portable docs wheels clean
 
