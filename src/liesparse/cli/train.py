@@ -58,45 +58,61 @@ def train(
     Ctrl-C finishes the step and saves. The same command with --resume continues the run; the result is byte-identical.
     After `torchrun --nproc-per-node 2 -m liesparse` two processes share each batch.
     """
-    from liesparse.data import load_data
     from liesparse.devices import choose_device
     from liesparse.estimators import LieSparseCoder
-    from liesparse.parallel import join
     from liesparse.recipes import load_recipe, parse_values
-    from liesparse.run_directory import CHECKPOINTS, Run, measure, save_run
+    from liesparse.run_directory import CHECKPOINTS
 
     with explained(console, code=2):  # wrong use
         settings = parse_values(values or [])
         load_recipe(recipe).with_values(settings)
         choose_device(device)
+    coder = LieSparseCoder(
+        components,
+        n_irreps=irreps or "auto",
+        torus_dim=torus_dim,
+        multiplicity=multiplicity,
+        sparsity=sparsity,
+        noise_std=noise_std,
+        recipe=recipe,
+        n_epochs=epochs,
+        settings=settings or None,
+        checkpoint_dir=out / CHECKPOINTS,
+        device=device,
+        random_state=seed,
+    )
+    _train(console, coder, data, out, resume=resume, data_dir=data_dir, json=json)
+
+
+def _train(
+    console: Console,
+    coder: LieSparseCoder,
+    data: str,
+    out: Path,
+    *,
+    resume: bool,
+    data_dir: Path | None,
+    json: Path | None,
+) -> None:
+    from liesparse.data import load_data
+    from liesparse.parallel import join
+    from liesparse.run_directory import Run, measure, save_run
+
     with join() as group, explained(console, group=group):  # inside, the processes can agree on who prints
         if group.rank == 0:
             _check_folder(out, resume=resume)
         loaded = load_data(data, data_dir=data_dir, group=group)
         console.print(loaded.summary() + (f"; {group.size} processes" if group.size > 1 else ""), markup=False)
         began = time.monotonic()
-        coder = LieSparseCoder(
-            components,
-            n_irreps=irreps or "auto",
-            torus_dim=torus_dim,
-            multiplicity=multiplicity,
-            sparsity=sparsity,
-            noise_std=noise_std,
-            recipe=recipe,
-            n_epochs=epochs,
-            settings=settings or None,
-            checkpoint_dir=out / CHECKPOINTS,
-            device=device,
-            random_state=seed,
-        )
         _learn(console, coder, loaded, group)
         if group.rank > 0:
             return  # the first process does the rest
         seconds = time.monotonic() - began
         baseline = _learn_baseline(console, coder, loaded)
         metrics = measure(coder, baseline, loaded.test) | {"training_seconds": round(seconds, 1)}
-        how = {"data": data, "data_summary": loaded.summary(), "recipe": recipe, "seed": seed}
-        save_run(Run(out, coder, baseline, how | {"settings": settings, "epochs": epochs}, metrics))
+        how = {"data": data, "data_summary": loaded.summary(), "recipe": coder.recipe, "seed": coder.random_state}
+        how |= {"settings": coder.settings or {}, "epochs": coder.n_epochs}
+        save_run(Run(out, coder, baseline, how, metrics))
         write_numbers(metrics, json)
     print_metrics(console, metrics)
     console.print(f"The run is in {out}. Next: liesparse report {out}", markup=False)
