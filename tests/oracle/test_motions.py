@@ -204,6 +204,7 @@ def test_rotation_is_found_in_pairs(subgroup):
     assert_allclose(subgroup.pose_posterior(first[:5], second[:5]).mode[:, 0], found[:5], atol=1e-3)
 
 
+@pytest.mark.slow
 def test_pairs_save_load_and_bad_input(subgroup, tmp_path):
     first, second, _ = rotated_pairs(20, torch.Generator().manual_seed(1))
     subgroup.save(tmp_path / "pairs.safetensors")

@@ -36,6 +36,7 @@ def test_errors_show_where_each_grid_ends():
     assert errors["grid50_error"]["flat"] < 1e-3
 
 
+@pytest.mark.slow
 def test_shares_of_a_step_add_up():
     step = bench.measure_step(SMALL, "paper", repeats=1)
     assert math.isclose(step["inference_share"] + step["gradients_share"] + step["stiefel_share"], 1)

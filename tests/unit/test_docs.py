@@ -83,6 +83,7 @@ def registries():
         table.update(before)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("registries")
 @pytest.mark.parametrize(("page", "number"), BLOCKS)
 def test_python_in_the_pages_runs(page, number, tmp_path, monkeypatch):

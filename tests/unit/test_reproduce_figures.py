@@ -95,6 +95,7 @@ def order(tmp_path):
     return Order("translation", row, recipe, 0, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [find_or_learn, find_or_learn_baseline])
 def test_found_only_if_all_settings_are_equal(order, images, make):
     path = order.run_directory / "model.safetensors" if make is find_or_learn else order.dictionary_path

@@ -50,6 +50,7 @@ def test_the_rows_are_the_papers():
     }
 
 
+@pytest.mark.slow
 def test_the_whole_table_of_one_row(recipes, tmp_path):
     jobs = plan(["translation"], recipes, 1)
     found, asked = collect(jobs, recipes, tmp_path)
