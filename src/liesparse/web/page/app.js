@@ -69,12 +69,14 @@ class App {
   }
 
   setCode(k, value) {
+    this.cancelRequest(); // a late response must not undo this
     this.stopWalk();
     this.codes[k] = Math.min(Math.max(value, 0), MAX_CODE);
     this.schedulePaint();
   }
 
   showShape(k) {
+    this.cancelRequest();
     this.stopWalk();
     this.codes = this.codes.map((_, other) => (other === k ? TYPICAL_CODE : 0));
     this.schedulePaint();
