@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import cached_property
 
 import torch
 from jaxtyping import Float, Int
@@ -20,16 +21,9 @@ class SeparableEngine(GridBased):
 
     _kernel: GridKernel | None = None
 
-    def __init__(
-        self,
-        frequencies: Int[Tensor, "irrep torus"],
-        n_grid: int,
-        *,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | None = None,
-    ) -> None:
-        super().__init__(frequencies, n_grid, dtype=dtype, device=device)
-        self._box = FrequencyBox(frequencies, self.device)
+    @cached_property
+    def _box(self) -> FrequencyBox:
+        return FrequencyBox(self.frequencies, self.device)
 
     @property
     def kernel(self) -> str:
