@@ -39,7 +39,7 @@ Report = Callable[[str], None]
 
 def learning_settings() -> Settings:
     """Return the default recipe without what happens only now and then: two steps have one M-step."""
-    return replace(load_recipe("best").learning, single_shape_epochs=0, reseed_overlap=1.0, schedule="constant")
+    return replace(load_recipe("best").learning, single_shape_share=0.0, reseed_overlap=1.0)
 
 
 def two_steps(problem: Problem, settings: Settings) -> Callable[[], State]:

@@ -25,7 +25,6 @@ coder = LieSparseCoder(
     n_components=10,
     n_irreps=50,
     n_epochs=N_EPOCHS,
-    settings={"learning.batch_size": 50, "learning.single_shape_epochs": min(3, N_EPOCHS // 3)},
     random_state=0,
 )
 coder.fit(train.images.reshape(-1, 14, 14))

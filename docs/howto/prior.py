@@ -48,7 +48,6 @@ priors = {"uniform prior": "uniform", "narrow prior": narrow_prior(0.1)}
 settings = {
     "learning.group_rate": 1.0,
     "learning.metric": "euclidean",
-    "learning.schedule": "cosine",
     "learning.posterior": "adaptive",
 }
 shapes = {}

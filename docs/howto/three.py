@@ -62,7 +62,6 @@ def learn(torus_dim, train, test, seed):
         n_components=10,
         torus_dim=torus_dim,
         n_epochs=N_EPOCHS,
-        settings={"learning.batch_size": 50, "learning.single_shape_epochs": min(3, N_EPOCHS // 2)},
         random_state=seed,
     )
     coder.fit(train.images.reshape(-1, 14, 14))

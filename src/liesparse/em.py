@@ -12,11 +12,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from liesparse import stiefel, torus
 from liesparse.inference import PoseExpectation
+from liesparse.lattice import fitted_lattice
 from liesparse.model import Parameters, unit_columns
 
 LEAST_USE = 1e-3  # a shape with less than this share of the mean α² stays as it is
@@ -43,6 +44,11 @@ class Averages(NamedTuple):
         kept = self.gram.new_ones(len(self.gram))
         kept[shapes] = 0
         return Averages(self.moved, self.returned * kept, self.gram * kept[:, None] * kept)
+
+    def without_planes(self, planes: Bool[Tensor, " irrep"]) -> Averages:
+        """Return the averages with some planes forgotten."""
+        kept = (~planes).repeat_interleave(2).to(self.moved)
+        return Averages(self.moved * kept, self.returned * kept[:, None], self.gram)
 
 
 def average(
@@ -78,3 +84,20 @@ def maximize(parameters: Parameters, averages: Averages) -> Parameters:
         best = torch.nn.functional.normalize(averages.returned[:, k] - others, dim=0)
         planes[:, k] = torch.where(used[k], best, planes[:, k])
     return replace(parameters, group_basis=group_basis, dictionary=group_basis @ planes)
+
+
+def fit_lattice(parameters: Parameters) -> tuple[Parameters, Bool[Tensor, " irrep"]]:
+    """Return the model with frequencies that fit the energy of its planes, and which planes have a new one.
+
+    A plane with a new frequency keeps its columns of W and starts empty: the next M-steps fill it.
+    """
+    planes = (parameters.group_basis.T @ parameters.dictionary).unflatten(0, (-1, 2))
+    frequencies = parameters.frequencies
+    if not parameters.pose_prior.any():  # a prior on the pose is given by its own frequencies
+        energies = planes.square().sum(dim=(1, 2)).cpu()
+        most_copies = parameters.n_components
+        frequencies = fitted_lattice(frequencies.cpu(), energies, most_copies=most_copies).to(frequencies.device)
+    changed = (frequencies != parameters.frequencies).any(dim=1)
+    planes = unit_columns((planes * ~changed[:, None, None]).flatten(0, 1))
+    dictionary = parameters.group_basis @ planes if bool(changed.any()) else parameters.dictionary
+    return replace(parameters, dictionary=dictionary, frequencies=frequencies), changed

@@ -5,10 +5,14 @@ from __future__ import annotations
 import itertools
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from liesparse._checks import check_count
+
+REACH = 3.0  # standard deviations of the energy over the frequencies that a lattice should hold
+LEAST_VARIANCE = 0.25  # along any direction, so that no direction is left without frequencies
+LEAST_CHANGE = 0.1  # share of the planes below which a lattice is left as it is
 
 
 def half_lattice(
@@ -52,3 +56,45 @@ def _half_ball(torus_dim: int, radius: int, include_zero: bool) -> list[tuple[in
         if sum(entry * entry for entry in omega) <= radius * radius
         and next((entry > 0 for entry in omega if entry != 0), include_zero)
     ]
+
+
+def fitted_lattice(
+    frequencies: Int[Tensor, "irrep torus"], energies: Float[Tensor, " irrep"], *, most_copies: int
+) -> Int[Tensor, "irrep torus"]:
+    """Return for each plane its own frequency, or a new one where the data has more energy than at its own.
+
+    The energies say how far the data reaches in each direction: C = the mean of ω ωᵀ, weighted by them. Wanted are
+    the points of least ωᵀC⁻¹ω. Where fewer points than planes lie within the reach, each is repeated, up to
+    ``most_copies`` times: as many copies as shapes hold all that one frequency can. The planes of most energy
+    keep their frequency, if it is wanted; the others get what is missing.
+    """
+    n_irreps, torus_dim = frequencies.shape
+    moving = (frequencies != 0).any(dim=1)
+    omega, weight = frequencies[moving].double(), energies[moving].double()
+    if not weight.sum() > 0:
+        return frequencies
+    variances, directions = torch.linalg.eigh((omega.T * weight) @ omega / weight.sum())
+    deviations = variances.clamp(min=LEAST_VARIANCE).sqrt()
+
+    def nearest(reach: float) -> list[tuple[int, ...]]:
+        points = _half_ball(torus_dim, int(reach * float(deviations.amax())) + 1, not bool(moving.all()))
+        distances = (torch.tensor(points).double() @ directions / deviations).norm(dim=1)  # squared: ωᵀC⁻¹ω
+        return [points[i] for i in distances.argsort(stable=True).tolist() if distances[i] <= reach]
+
+    copies = min(max(1, n_irreps // len(nearest(REACH))), most_copies)
+    n_distinct, reach = -(-n_irreps // copies), REACH
+    while len(wanted := nearest(reach)) < n_distinct:
+        reach *= 1.25
+    missing = [point for point in wanted[:n_distinct] for _ in range(copies)][:n_irreps]
+    changed = []
+    for plane in energies.argsort(descending=True, stable=True).tolist():
+        own = tuple(frequencies[plane].tolist())
+        if own in missing:
+            missing.remove(own)
+        else:
+            changed.append(plane)
+    if len(changed) < LEAST_CHANGE * n_irreps:
+        return frequencies
+    fitted = frequencies.clone()
+    fitted[changed] = torch.tensor(missing)
+    return fitted

@@ -25,10 +25,11 @@ from liesparse.model import Parameters, unit_columns
 from liesparse.parallel import ALONE, Group
 from liesparse.posterior import Engine, make_engine
 from liesparse.reseed import reseed
-from liesparse.settings import Schedule, Settings
+from liesparse.settings import LEAST_IMAGES_SEEN, Settings
 from liesparse.state import Callback, Progress, State
 
-LEAST_DECAY = 1e-3  # EM goes on averaging, however little the schedule leaves
+RESEEDS = tuple(share / 20 for share in range(1, 13))  # after which shares of the training wasted shapes start anew
+LATTICE_FITS = (0.35, 0.5)  # and the lattice is fitted
 
 
 class LearningError(RuntimeError):
@@ -54,6 +55,7 @@ def learn(
     of an epoch are zero, a :class:`LearningError` says so and carries the last good model.
     """
     check_images(images, parameters.n_pixels, parameters.dtype)
+    settings = settings.resolve(parameters.n_components, len(images))
     source = ShuffledArrays(images, settings.batch_size)
     return resume(State.begin(parameters, generator), source, settings, callback=callback).parameters
 
@@ -61,29 +63,45 @@ def learn(
 @torch.no_grad()
 @full_precision
 def resume(
-    state: State, source: BatchSource, settings: Settings, *, callback: Callback | None = None, group: Group = ALONE
+    state: State,
+    source: BatchSource,
+    settings: Settings,
+    *,
+    until: int | None = None,
+    callback: Callback | None = None,
+    group: Group = ALONE,
 ) -> State:
-    """Learn from ``state`` to the end of the last epoch, in whose middle ``state`` may lie.
+    """Learn from ``state``, which may lie in the middle of an epoch, to the end of the last one or to step ``until``.
 
     The processes of ``group`` share each batch and go on from the first one's state.
     """
     state = state.agreed(group)
-    parameters = state.parameters.validate()
-    engine = make_engine(
-        settings.posterior, parameters.frequencies, settings.n_grid, dtype=parameters.dtype, device=parameters.device
-    )
+    settings = settings.resolve(state.parameters.validate().n_components)
+    engine = engine_for(state.parameters, settings)
     n_steps = None if source.n_batches is None else source.n_batches * settings.n_epochs
     generator = torch.Generator()
     for epoch in range(state.epoch, settings.n_epochs):
         generator.set_state(state.random)
         for batch, last in _mark_last(source.epoch(generator, skip=state.place, group=group)):
-            images = batch.to(parameters.device)  # a stream reads on the CPU
+            images = batch.to(state.parameters.device)  # a stream reads on the CPU
+            before = state.parameters.frequencies
             state, codes = advance(state, images, settings, engine, n_steps=n_steps, end_of_epoch=last, group=group)
+            if state.parameters.frequencies is not before and not state.parameters.frequencies.equal(before):
+                engine = engine_for(state.parameters, settings)
             if last:
                 state = state._replace(random=generator.get_state()).agreed(group)
             if callback is not None:
                 callback(Progress(state.step, n_steps, epoch + 1, last, state, codes))
+            if state.step == until:
+                return state
     return state
+
+
+def engine_for(parameters: Parameters, settings: Settings) -> Engine:
+    """Return the engine with which a model learns."""
+    return make_engine(
+        settings.posterior, parameters.frequencies, settings.n_grid, dtype=parameters.dtype, device=parameters.device
+    )
 
 
 @full_precision
@@ -97,10 +115,14 @@ def advance(
     end_of_epoch: bool = False,
     group: Group = ALONE,
 ) -> tuple[State, Float[Tensor, "batch component"]]:
-    """Learn from one batch [Chau20, Algorithm 1, lines 4-14]; without ``n_steps`` no rate falls."""
+    """Learn from one batch [Chau20, Algorithm 1, lines 4-14].
+
+    Without ``n_steps`` the schedule is that of a run of 150,000 images.
+    """
     batch = aligned(batch)
     parameters, adam, averages = state.parameters, state.adam, state.averages
-    rate_factor = decay(settings.schedule, state.step / n_steps) if n_steps is not None else 1.0
+    length = n_steps or LEAST_IMAGES_SEEN // settings.batch_size
+    done, then = min(1.0, state.step / length), min(1.0, (state.step + 1) / length)
     # Who has no part of a batch looks at a shape instead, which then counts for nothing.
     images = batch if len(batch) else parameters.dictionary[:, :1].T
     codes = infer_codes(  # lines 4-9
@@ -112,21 +134,22 @@ def advance(
         update=settings.code_update,
         gradient=settings.gradient,
     )
-    used = largest_only(codes) if state.epoch < settings.single_shape_epochs else codes
+    used = largest_only(codes) if done < settings.single_shape_share else codes
     expectation = expect_pose(parameters, images, used, engine)  # line 10
     step = state.step + 1
     own: Gradients | em.Averages
     if settings.method == "gradient":  # lines 11-14
         own = parameter_gradients(parameters, images, used, expectation, settings.gradient)
     else:
-        share = settings.em_rate * max(rate_factor, LEAST_DECAY) if state.step else 1.0
+        remembered = parameters.n_components * settings.memory(done)
+        share = min(1.0, settings.batch_size / remembered) if state.step else 1.0
         own = em.average(averages, images, used, expectation, share)
     *every, code_mean = group.mean([*own, codes.sum(dim=1).mean()], len(batch))
     if settings.method == "gradient":
-        parameters, adam = update(parameters, adam, Gradients(*every), settings, rate_factor)
+        parameters, adam = update(parameters, adam, Gradients(*every), settings)
     else:
         averages = em.Averages(*every)
-        due = step % settings.batches_per_update == 0 and step * settings.em_rate >= 1
+        due = step % settings.batches_per_update == 0 and step * settings.batch_size >= remembered
         if due or step == n_steps:
             parameters = em.maximize(parameters, averages)
     checksum, batch_mean = read_numbers(
@@ -134,24 +157,27 @@ def advance(
     )
     code_sum = state.code_sum + batch_mean
     _check_health(checksum + code_sum, code_sum, end_of_epoch, state)
+    codes = codes[: len(batch)]
+    if settings.reseed_overlap < 1 and _reached(RESEEDS, done, then):
+        use = averages.gram.diagonal() if settings.method == "em" else None
+        parameters, wasted = reseed(
+            parameters, group.gather(batch), group.gather(codes), engine, settings.reseed_overlap, use
+        )
+        averages = averages.without(wasted)
+    if settings.lattice == "fitted" and settings.method == "em" and _reached(LATTICE_FITS, done, then):
+        parameters, changed = em.fit_lattice(parameters)
+        averages = averages.without_planes(changed)
     state = State(
         parameters, adam, averages, step, state.place + 1, state.epoch, state.random, code_sum, state.last_good
     )
-    codes = codes[: len(batch)]
     if end_of_epoch:
-        state = _end_epoch(state, batch, codes, settings, engine, group)
+        state = state._replace(place=0, epoch=state.epoch + 1, code_sum=0.0, last_good=parameters)
     return state.map(aligned), codes
 
 
-def _end_epoch(state: State, batch: Tensor, codes: Tensor, settings: Settings, engine: Engine, group: Group) -> State:
-    parameters, averages = state.parameters, state.averages
-    if settings.reseed_overlap < 1 and 2 * (state.epoch + 1) <= settings.n_epochs:
-        every = group.gather(batch), group.gather(codes)
-        parameters, wasted = reseed(parameters, *every, engine, settings.reseed_overlap)
-        averages = averages.without(wasted)
-    return state._replace(
-        parameters=parameters, averages=averages, place=0, epoch=state.epoch + 1, code_sum=0.0, last_good=parameters
-    )
+def _reached(shares: tuple[float, ...], done: float, then: float) -> bool:
+    """Tell whether one of some shares of the training lies between two others."""
+    return any(done < share <= then for share in shares)
 
 
 def _mark_last(batches: Iterator[Tensor]) -> Iterator[tuple[Tensor, bool]]:
@@ -182,15 +208,14 @@ def update(
     adam: stiefel.AdamState,
     uphill: Gradients,
     settings: Settings,
-    rate_factor: float = 1.0,
 ) -> tuple[Parameters, stiefel.AdamState]:
     """Take one step in Φ and one in W [Chau20, Algorithm 1, lines 11-14], both with gradients at the old parameters."""
-    dictionary = unit_columns(parameters.dictionary + settings.dictionary_rate * rate_factor * uphill.dictionary)
+    dictionary = unit_columns(parameters.dictionary + settings.dictionary_rate * uphill.dictionary)
     group_basis, adam = stiefel.adam_step(
         parameters.group_basis,
         -uphill.group_basis,
         adam,
-        rate=settings.group_rate * rate_factor,
+        rate=settings.group_rate,
         metric=settings.metric,
     )
     return replace(parameters, dictionary=dictionary, group_basis=group_basis), adam
@@ -199,8 +224,3 @@ def update(
 def largest_only(codes: Float[Tensor, "batch component"]) -> Float[Tensor, "batch component"]:
     """Set all but the largest code of each image to zero."""
     return codes * (codes == codes.amax(dim=1, keepdim=True))
-
-
-def decay(schedule: Schedule, progress: float) -> float:
-    """Return the factor on the learning rates after a share ``progress`` of the training."""
-    return 1.0 if schedule == "constant" else 0.5 * (1 + math.cos(math.pi * progress))

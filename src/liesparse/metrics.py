@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
@@ -21,6 +22,7 @@ from liesparse.posterior import Engine, TorusPosterior, log_likelihood, pose_nat
 
 ACTIVE_THRESHOLD = 0.05
 ALIVE_SHARE = 0.001  # a template is alive if it is active in this share of the images
+MOST_TURNS = 4  # a circle may go round up to so many times while another goes once
 RIVAL = 3.0  # nats below the highest mode within which a second one counts
 MAP_STEPS = 100  # proximal steps with the exact gradient, from the paper's estimate
 
@@ -28,6 +30,44 @@ MAP_STEPS = 100  # proximal steps with the exact gradient, from the paper's esti
 def snr(images: Float[Tensor, "batch pixel"], reconstructions: Float[Tensor, "batch pixel"]) -> Float[Tensor, " batch"]:
     """Return ‖I‖² / ‖I - Î‖² for each image: linear, not decibel [Chau20, sec. 5]."""
     return images.square().sum(dim=1) / (images - reconstructions).square().sum(dim=1)
+
+
+def torus_match(
+    factors: Float[Tensor, "image factor"], poses: Float[Tensor, "image torus"], period: float | None = None
+) -> list[float]:
+    """Return for each true factor how well the poses of one template give it: 1 for exactly, 0 for not at all.
+
+    A circular factor of some ``period`` is compared with integer combinations m·s of the pose, as the mean length of
+    exp i(factor - m·s) for the best m. For other factors it is the multiple correlation with n such combinations, each
+    cut open where it has the largest gap, the best choice of them. So signs, swaps and multiples do not matter.
+    """
+    torus_dim = poses.shape[1]
+    combinations = torch.tensor(list(itertools.product(range(-MOST_TURNS, MOST_TURNS + 1), repeat=torus_dim))).double()
+    if period is not None:
+        phases = poses.double() @ combinations.T
+        angles = factors.double() * (2 * torch.pi / period)
+        return [float(torch.exp(1j * (angle[:, None] - phases)).mean(dim=0).abs().amax()) for angle in angles.T]
+    simple = [m for m in combinations if m.abs().amax() == 1 and m[m != 0][0] > 0]
+    best = torch.zeros(factors.shape[1]).double()
+    centred = (factors - factors.mean(dim=0)).double()
+    for chosen in itertools.combinations(simple, torus_dim):
+        directions = torch.stack(chosen)
+        if torch.linalg.matrix_rank(directions) == torus_dim:
+            opened = _cut_open(poses.double() @ directions.T)
+            fitted = opened @ torch.linalg.lstsq(opened, centred).solution
+            left = (centred - fitted).square().sum(dim=0) / centred.square().sum(dim=0).clamp(min=1e-300)
+            best = torch.maximum(best, (1 - left).clamp(min=0).sqrt())
+    return best.tolist()
+
+
+def _cut_open(angles: Float[Tensor, "image circle"]) -> Float[Tensor, "image circle"]:
+    """Return angles as numbers around 0, each circle cut in the middle of its largest gap."""
+    turned = angles % (2 * torch.pi)
+    ordered = turned.sort(dim=0).values
+    gaps = torch.cat((ordered[1:], ordered[:1] + 2 * torch.pi)) - ordered
+    cut = (ordered + gaps / 2).gather(0, gaps.argmax(dim=0, keepdim=True))
+    opened = (turned - cut) % (2 * torch.pi)
+    return opened - opened.mean(dim=0)
 
 
 def active_codes(codes: Float[Tensor, "batch component"]) -> float:

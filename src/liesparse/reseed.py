@@ -47,9 +47,14 @@ def reseed(
     codes: Float[Tensor, "batch component"],
     engine: Engine,
     threshold: float,
+    use: Float[Tensor, " component"] | None = None,
 ) -> tuple[Parameters, list[int]]:
-    """Turn wasted shapes into the worst explained images of a batch; return the model and which they were."""
-    wasted = wasted_shapes(pose_overlaps(parameters, engine), codes.square().mean(dim=0), threshold)[: len(images)]
+    """Turn wasted shapes into the worst explained images of a batch; return the model and which they were.
+
+    ``use`` is the mean of α² over more images than the batch, where that is known.
+    """
+    use = codes.square().mean(dim=0) if use is None else use
+    wasted = wasted_shapes(pose_overlaps(parameters, engine), use, threshold)[: len(images)]
     if not wasted:
         return parameters, []
     poses = map_poses(parameters, images, codes, engine)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from liesparse import stiefel
 from liesparse._checks import check_choice, check_count, check_real, reject
@@ -11,11 +11,14 @@ from liesparse.inference import CODE_UPDATES, GRADIENTS, CodeUpdate, Gradient
 from liesparse.model import PosePrior
 from liesparse.posterior import engine_names
 
-Schedule = Literal["constant", "cosine"]
-SCHEDULES: tuple[Schedule, ...] = ("constant", "cosine")
+Count = int | Any  # a whole number, or "auto"
 Method = Literal["gradient", "em"]
 METHODS: tuple[Method, ...] = ("gradient", "em")
+Lattice = Literal["paper", "fitted"]
+LATTICES: tuple[Lattice, ...] = ("paper", "fitted")
 
+LEAST_EPOCHS, LEAST_IMAGES_SEEN = 12, 150_000  # of n_epochs="auto"
+BATCH_PER_COMPONENT, BATCH_SIZES = 5, (25, 100)  # of batch_size="auto"
 
 MOST_IRREPS = 128  # the paper's L, where the images have room for it
 
@@ -25,9 +28,9 @@ class ModelSettings:
     """The size of a model and its priors; the defaults are the paper's [Chau20, app. E]."""
 
     n_components: int = 10
-    n_irreps: int | str = "auto"  # 128, or as many as fit into the images
+    n_irreps: Count = "auto"  # 128, or as many as fit into the images
     torus_dim: int = 2
-    multiplicity: int = 1
+    multiplicity: Count = "auto"  # 1; with one axis, so that frequencies end at the radius of the images
     sparsity: float = 10.0
     noise_std: float = 0.1
     pose_prior: str | PosePrior = "uniform"
@@ -44,8 +47,10 @@ class Settings:
 
     Attributes
     ----------
-    n_epochs, batch_size : int
-        Passes over the data, and images per update (paper: B).
+    n_epochs : int or "auto"
+        Passes over the data; auto is 12, or as many as show 150,000 images.
+    batch_size : int or "auto"
+        Images per batch (paper: B); auto is 5 for each shape, from 25 to 100.
     posterior : {"auto", "grid", "adaptive", "sampling"}
         How the pose is integrated out: on the paper's grid, as finely as each posterior needs, or by importance
         sampling; auto is adaptive for up to two transformations and sampling for more.
@@ -59,22 +64,26 @@ class Settings:
         Gradient: learning rates of Φ and W (paper: η_Φ, η_W).
     metric : {"canonical", "euclidean"}
         Gradient: metric of the Stiefel manifold for Riemannian Adam; the paper's is canonical.
-    em_rate : float
-        EM: share of one batch in the running averages; 1 / em_rate batches are remembered.
+    first_memory, last_memory : float
+        EM: how many images for each shape the running averages remember, at first and at the end. A short memory
+        shakes the model out of poor optima, a long one averages noise away.
+    hot_share : float
+        EM: share of the training with the first memory; from then on it grows by the same factor in equal times.
     batches_per_update : int
         EM: batches averaged before W and Φ are set anew.
-    schedule : {"constant", "cosine"}
-        Whether all rates stay or fall to 0 along half a cosine.
-    single_shape_epochs : int
-        During the first so many epochs only the largest code of each image counts in the updates.
+    single_shape_share : float
+        During this share of the training only the largest code of each image counts in the updates.
         With several shapes per image the dictionary explains motion by mixing, and W learns nothing.
     reseed_overlap : float
-        Below 1: after each epoch of the first half, a shape that no image uses, or that equals another in some
-        pose up to this overlap, starts anew as the image that is explained worst.
+        Below 1: twenty times in the course of the training, the last two fifths excepted, a shape that no image uses,
+        or that equals another in some pose up to this overlap, starts anew as the image that is explained worst.
+    lattice : {"paper", "fitted"}
+        The frequencies stay as they are at the start, or they are fitted to the energy of the planes
+        (:func:`liesparse.lattice.fit_lattice`).
     """
 
-    n_epochs: int = 20
-    batch_size: int = 100
+    n_epochs: Count = 20
+    batch_size: Count = 100
     posterior: str = "grid"
     n_grid: int = 50
     n_code_steps: int = 20
@@ -85,24 +94,45 @@ class Settings:
     dictionary_rate: float = 0.05
     group_rate: float = 0.3
     metric: stiefel.Metric = "canonical"
-    em_rate: float = 0.1
+    first_memory: float = 12.0
+    last_memory: float = 1000.0
+    hot_share: float = 0.3
     batches_per_update: int = 2
-    schedule: Schedule = "constant"
-    single_shape_epochs: int = 0
+    single_shape_share: float = 0.0
     reseed_overlap: float = 1.0
+    lattice: Lattice = "paper"
 
     def __post_init__(self) -> None:
-        for name in ("n_epochs", "batch_size", "n_code_steps", "batches_per_update"):
+        for name in ("n_epochs", "batch_size"):
+            if getattr(self, name) != "auto":
+                check_count(name, getattr(self, name))
+        for name in ("n_code_steps", "batches_per_update"):
             check_count(name, getattr(self, name))
         check_count("n_grid", self.n_grid, 2)
-        check_count("single_shape_epochs", self.single_shape_epochs, 0)
         for name in ("code_start", "dictionary_rate", "group_rate"):
             check_real(name, getattr(self, name), minimum=0)
-        check_real("em_rate", self.em_rate, above=0, maximum=1)
+        check_real("first_memory", self.first_memory, above=0)
+        check_real("last_memory", self.last_memory, minimum=self.first_memory)
+        for name in ("hot_share", "single_shape_share"):
+            check_real(name, getattr(self, name), minimum=0, maximum=1)
         check_real("reseed_overlap", self.reseed_overlap, above=0, maximum=1)
         check_choice("posterior", self.posterior, engine_names())
         check_choice("method", self.method, METHODS)
         check_choice("code_update", self.code_update, CODE_UPDATES)
         check_choice("gradient", self.gradient, GRADIENTS)
-        check_choice("schedule", self.schedule, SCHEDULES)
+        check_choice("lattice", self.lattice, LATTICES)
         check_choice("metric", self.metric, stiefel.METRICS)
+
+    def resolve(self, n_components: int, n_images: int | None = None) -> Settings:
+        """Return the settings with numbers in place of auto; ``n_images`` is None where nobody knows it."""
+        size, epochs = self.batch_size, self.n_epochs
+        if size == "auto":
+            size = min(max(BATCH_PER_COMPONENT * n_components, BATCH_SIZES[0]), BATCH_SIZES[1])
+        if epochs == "auto":
+            epochs = LEAST_EPOCHS if n_images is None else max(LEAST_EPOCHS, -(-LEAST_IMAGES_SEEN // n_images))
+        return replace(self, batch_size=size, n_epochs=epochs)
+
+    def memory(self, share_done: float) -> float:
+        """Return how many images for each shape the averages remember, after a share of the training."""
+        cooling = max(0.0, share_done - self.hot_share) / max(1 - self.hot_share, 1e-9)
+        return self.first_memory * (self.last_memory / self.first_memory) ** cooling

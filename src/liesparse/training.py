@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ from liesparse.checkpoint import Checkpoint, differences, load_latest, save_chec
 from liesparse.devices import aligned
 from liesparse.files import hash_tensor
 from liesparse.initialization import random_start, start_from_data
-from liesparse.learning import resume
+from liesparse.learning import engine_for, resume
 from liesparse.metrics import examine
 from liesparse.model import Parameters, PosePrior
 from liesparse.parallel import ALONE, READER_DIED, Group, LostError
@@ -32,6 +33,7 @@ from liesparse.settings import MOST_IRREPS, ModelSettings, Settings
 from liesparse.state import Progress, State
 
 N_MONITORED = 200  # images from which the health of each epoch is read
+TRIAL_SHARE = 0.03  # of the training, for each round of trials of several starts
 
 
 History = list[dict[str, Any]]
@@ -84,9 +86,10 @@ def learn_model(
     Where the batches come from a ``source``, ``images`` are those from which learning starts. Without
     ``monitor_images`` the health of each epoch is read from some of the images.
     """
-    start = make_start(images, model, recipe, generator=generator) if start is None else start
     if monitor_images is None:
         monitor_images = images[torch.randperm(len(images), generator=generator)[:N_MONITORED].to(images.device)]
+    if start is None:
+        start = choose_start(images, model, recipe, generator=generator, monitor_images=monitor_images)
     return train(
         start,
         images if source is None else source,
@@ -100,17 +103,43 @@ def learn_model(
     )
 
 
+def choose_start(
+    images: Float[Tensor, "image pixel"],
+    model: ModelSettings,
+    recipe: Recipe,
+    *,
+    generator: torch.Generator,
+    monitor_images: Float[Tensor, "few pixel"],
+) -> Parameters:
+    """Try several starts for a short time each; the better half goes on, until one is left.
+
+    What is better is said by the model's own objective on ``monitor_images``, ln P(I|α̂) + ln P(α̂).
+    """
+    settings = recipe.learning.resolve(model.n_components, len(images))
+    source = ShuffledArrays(images, settings.batch_size)
+    starts = [make_start(images, model, recipe, generator=generator) for _ in range(recipe.n_init)]
+    states = [State.begin(start, generator) for start in starts]
+    n_trial = max(1, round(TRIAL_SHARE * len(images) / settings.batch_size * settings.n_epochs))
+    engine = engine_for(starts[0], settings)
+    while len(states) > 1:
+        states = [resume(state, source, settings, until=state.step + n_trial) for state in states]
+        states.sort(key=lambda state: examine(state.parameters, monitor_images, engine).objective, reverse=True)
+        states = states[: len(states) // 2]
+    return states[0].parameters
+
+
 def make_start(
     images: Float[Tensor, "image pixel"], model: ModelSettings, recipe: Recipe, *, generator: torch.Generator
 ) -> Parameters:
     """Return the parameters from which a model is learned: random ones, or some that are drawn from the images."""
     n_pixels = images.shape[1]
+    n_irreps = min(MOST_IRREPS, n_pixels // 2) if model.n_irreps == "auto" else int(model.n_irreps)
     start = random_start(
         n_pixels,
         n_components=model.n_components,
-        n_irreps=min(MOST_IRREPS, n_pixels // 2) if model.n_irreps == "auto" else model.n_irreps,  # type: ignore[arg-type]
+        n_irreps=n_irreps,
         torus_dim=model.torus_dim,
-        multiplicity=model.multiplicity,
+        multiplicity=model.multiplicity if model.multiplicity != "auto" else _copies(n_pixels, n_irreps, model),
         include_zero=recipe.include_zero,
         noise_std=model.noise_std,
         sparsity=model.sparsity,
@@ -122,6 +151,19 @@ def make_start(
     if recipe.start == "data":
         start = start_from_data(start, images, generator=generator)
     return start.to(images.device)
+
+
+def _copies(n_pixels: int, n_irreps: int, model: ModelSettings) -> int:
+    """Return how often each frequency is repeated at the start.
+
+    One axis that turns a picture has angular frequencies up to about its radius in pixels, each many times, for
+    each distance from the centre; more copies than shapes hold nothing more.
+    """
+    if model.torus_dim > 1:
+        return 1
+    side = math.isqrt(n_pixels)
+    radius = side // 2 if side * side == n_pixels else n_pixels // 2
+    return min(max(1, n_irreps // max(1, radius)), model.n_components)
 
 
 def train(
@@ -146,6 +188,8 @@ def train(
     group = Group() if group is ALONE else group
     group.begin()
     first = group.rank == 0
+    n_images = len(images) if isinstance(images, Tensor) else None
+    settings = settings.resolve(start.n_components, n_images)
     source = ShuffledArrays(images, settings.batch_size) if isinstance(images, Tensor) else images
     engine = evaluation_engine or make_engine("auto", start.frequencies, dtype=start.dtype, device=start.device)
     checkpoint = Checkpoint(State.begin(start, generator), [], {})

@@ -237,7 +237,7 @@ def test_mixed_sizes_and_a_corrupt_picture(tmp_path):
     ("arguments", "message"),
     [
         (["train", "digits", "--out", "X", "--set", "learning.speed=9"], "setting: expected one of"),
-        (["train", "digits", "--out", "X", "--set", "learning.em_rate"], "expected key=value"),
+        (["train", "digits", "--out", "X", "--set", "learning.first_memory"], "expected key=value"),
         (["train", "digits", "--out", "X", "--recipe", "worst"], "recipe: expected 'best', 'paper'"),
         (["train", "digits", "--out", "X", "--epochs", "0"], "Invalid value"),
         (["infer", "X", "digits", "--out", "found.txt"], "must end in .npz, .csv, .parquet"),

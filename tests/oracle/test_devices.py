@@ -67,7 +67,9 @@ def step(parameters, images, settings, engine):
 
 
 def settings_of(method, metric="canonical"):
-    return replace(SETTINGS, method=method, metric=metric, em_rate=1.0, batches_per_update=1, single_shape_epochs=1)
+    return replace(
+        SETTINGS, method=method, metric=metric, batches_per_update=1, single_shape_share=0.1, first_memory=1.0
+    )
 
 
 @pytest.fixture

@@ -131,7 +131,9 @@ def test_a_shape_that_nobody_uses_stays_as_it_is(scene):
 def test_learning_by_em_is_repeatable(make_model, draw):
     model = make_model(8)
     images, _, _ = draw(model, batch=60)
-    settings = Settings(n_epochs=2, batch_size=10, n_grid=12, method="em", em_rate=0.3, batches_per_update=2)
+    settings = Settings(
+        n_epochs=2, batch_size=10, n_grid=12, method="em", first_memory=11.0, last_memory=11.0, batches_per_update=2
+    )
     runs = [learn(model, images, settings, generator=torch.Generator().manual_seed(5)) for _ in range(2)]
     assert runs[0].group_basis.equal(runs[1].group_basis)
     assert not runs[0].group_basis.equal(model.group_basis)
@@ -141,6 +143,8 @@ def test_learning_by_em_is_repeatable(make_model, draw):
 def test_a_run_too_short_for_its_memory_still_learns(make_model, draw):
     model = make_model(8)
     images, _, _ = draw(model, batch=30)
-    settings = Settings(n_epochs=1, batch_size=10, n_grid=12, method="em", em_rate=0.1, batches_per_update=2)
+    settings = Settings(
+        n_epochs=1, batch_size=10, n_grid=12, method="em", first_memory=33.0, last_memory=33.0, batches_per_update=2
+    )
     learned = learn(model, images, settings, generator=torch.Generator().manual_seed(5))
     assert not learned.group_basis.equal(model.group_basis)

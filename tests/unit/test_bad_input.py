@@ -59,7 +59,7 @@ SETTINGS = [
     ({"dictionary_rate": NAN}, "dictionary_rate: expected a finite number"),
     ({"code_start": float("inf")}, "code_start: expected a finite number"),
     ({"gradient": "none"}, "gradient: expected 'approximate' or 'exact', got 'none'"),
-    ({"schedule": "linear"}, "schedule: expected 'constant' or 'cosine'"),
+    ({"lattice": "round"}, "lattice: expected 'paper' or 'fitted'"),
     ({"metric": "flat"}, "metric: expected 'canonical' or 'euclidean'"),
     ({"code_update": "newton"}, "code_update: expected 'subgradient' or 'proximal'"),
 ]

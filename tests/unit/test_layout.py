@@ -17,7 +17,7 @@ from liesparse.settings import Settings
 from liesparse.state import State
 
 METHODS = {
-    "em": {"method": "em", "em_rate": 1.0, "batches_per_update": 1},
+    "em": {"method": "em", "first_memory": 1.0, "batches_per_update": 1},
     "canonical": {"method": "gradient", "metric": "canonical"},
     "euclidean": {"method": "gradient", "metric": "euclidean"},
 }
@@ -94,7 +94,7 @@ def test_reseeding_leaves_an_aligned_state(make_model, draw, method):
     copies = replace(model, dictionary=model.dictionary[:, [0, 0, 2]])
     engine = GridEngine(model.frequencies, 12, dtype=model.dtype)
     settings = Settings(**METHODS[method], reseed_overlap=0.9, code_start=0.1)
-    state, _ = advance(begin(copies), draw(model, batch=12)[0], settings, engine, end_of_epoch=True)
+    state, _ = advance(begin(copies), draw(model, batch=12)[0], settings, engine, n_steps=20)
     assert not state.parameters.dictionary[:, 1].equal(state.parameters.dictionary[:, 0])
     assert_aligned(state)
 

@@ -106,7 +106,7 @@ def test_the_command_prints_and_writes_all_figures(tmp_path, monkeypatch, capsys
     assert found["growth"][1]["step_ratio"] == found["growth"][1]["step_ms"] / found["growth"][0]["step_ms"]
     assert found["growth"][0]["pixels_ratio"] == 1
     assert found["estimate"][0]["n_irreps"] == 18
-    assert "em_rate" in found["settings"]
+    assert "first_memory" in found["settings"]
     assert json.loads(capsys.readouterr().out) == written
 
 

@@ -74,7 +74,7 @@ def test_finished_cells_are_not_computed_again(recipes, tmp_path):
     again, asked = collect(jobs, recipes, tmp_path)
     assert list(again.values()) == json.loads(json.dumps(list(first.values())))
     assert asked == []
-    other = {"best": {"translation": recipes["best"]["translation"].with_values({"learning.em_rate": 0.2})}}
+    other = {"best": {"translation": recipes["best"]["translation"].with_values({"learning.first_memory": 20.0})}}
     _, asked = collect(jobs, other, tmp_path)
     assert asked  # other settings are another cell
 

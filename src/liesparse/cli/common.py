@@ -25,7 +25,7 @@ DataDir = Annotated[Path | None, typer.Option(help="Folder with the files of MNI
 EpochsOption = Annotated[int | None, typer.Option(min=1, help="Passes over the images, instead of the recipe's.")]
 JsonOption = Annotated[Path | None, typer.Option("--json", help="Write the numbers to this file, - for the screen.")]
 SetOption = Annotated[
-    list[str] | None, typer.Option("--set", help="Change a value of the recipe, as learning.em_rate=0.05.")
+    list[str] | None, typer.Option("--set", help="Change a value of the recipe, as learning.first_memory=20.")
 ]
 WIDTH = 120  # of what is printed, where there is no terminal to fit
 

@@ -73,8 +73,7 @@ def _try(console: Console) -> dict[str, Any]:
     shapes = torch.nn.functional.avg_pool2d(embedded_digits()[None, :4], 2)[0]
     generator = torch.Generator().manual_seed(0)
     train, held_out = (translations(n, max_shift=3.5, sources=shapes, generator=generator).images for n in (8000, 300))
-    settings = {"learning.batch_size": 50, "learning.single_shape_epochs": 2}
-    coder = LieSparseCoder(4, n_irreps=40, n_epochs=8, settings=settings, exact_codes=False, random_state=0).fit(train)
+    coder = LieSparseCoder(4, n_irreps=40, n_epochs=8, exact_codes=False, random_state=0).fit(train)
     found = float(snr(held_out, coder.reconstruct(held_out)).mean())
     seconds = time.monotonic() - began
     console.print(f"Held-out SNR {found:.1f} (above 8 means that it found the motion), {seconds:.0f} s.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from liesparse.learning import advance
 from liesparse.model import Parameters, PosePrior
 from liesparse.parallel import ALONE, Group
 from liesparse.posterior import make_engine
-from liesparse.recipes import Recipe, load_recipe
+from liesparse.recipes import Recipe, load_recipe, names
 from liesparse.settings import ModelSettings
 from liesparse.state import Progress, State
 from liesparse.training import CheckpointPolicy, History, Interrupted, Trained, learn_model, make_start
@@ -60,7 +60,7 @@ class LieSparseCoder(PosedCoder):
     n_epochs : int, default=None
         Passes over the images, instead of the recipe's.
     settings : dict, default=None
-        Other values of the recipe, as ``{"learning.em_rate": 0.05}``.
+        Other values of the recipe, as ``{"learning.first_memory": 20}``.
     exact_codes : bool, default=True
         Whether codes go on to the exact maximum of P(α|I), with true zeros, or stop where the paper's 20 steps do.
     checkpoint_dir : path, default=None
@@ -102,7 +102,7 @@ class LieSparseCoder(PosedCoder):
         *,
         n_irreps: int | str = "auto",
         torus_dim: int = 2,
-        multiplicity: int = 1,
+        multiplicity: int | str = "auto",
         sparsity: float = 10.0,
         noise_std: float = 0.1,
         pose_prior: str | PosePrior = "uniform",
@@ -202,7 +202,7 @@ class LieSparseCoder(PosedCoder):
             sample = X.sample(max(N_START, self.n_components), drawn).unflatten(1, X.image_shape)
             return (
                 self._images_to_learn(sample),
-                ShardBatches(X, recipe.learning.batch_size, dtype=self._dtype()),
+                ShardBatches(X, recipe.learning.resolve(self.n_components).batch_size, dtype=self._dtype()),
                 recipe,
             )
         if not is_stream(X):
@@ -211,14 +211,14 @@ class LieSparseCoder(PosedCoder):
         loader = LoaderBatches(X, lambda batch: self._images_to_learn(batch, reset=next(unseen, False)))
         images = loader.look_ahead(max(N_START, self.n_components))
         if loader.once:
-            recipe = recipe.with_values({"learning.n_epochs": 1, "learning.single_shape_epochs": 0})
+            recipe = recipe.with_values({"learning.n_epochs": 1})
         return images, loader, recipe
 
     def partial_fit(self, X: Any, y: Any = None) -> LieSparseCoder:  # noqa: ARG002
         """Learn from some more images, once; the first call also makes the start. No rate falls."""
         begun = hasattr(self, "model_")
         images = self._images_to_learn(X, reset=not begun)
-        settings = replace(self.effective_recipe().learning, single_shape_epochs=0)
+        settings = self.effective_recipe().learning.resolve(self.n_components)
         if not begun:
             recipe = self.effective_recipe()
             self._check_sizes(images, recipe, None)
@@ -250,9 +250,6 @@ class LieSparseCoder(PosedCoder):
         recipe = load_recipe(self.recipe)
         if self.n_epochs is not None:
             values["learning.n_epochs"] = self.n_epochs
-            # A short run must not spend all of its time on single shapes.
-            shortened = min(recipe.learning.single_shape_epochs, check_count("n_epochs", self.n_epochs) // 3)
-            values.setdefault("learning.single_shape_epochs", shortened)
         return recipe.with_values(values)
 
     def _model_settings(self) -> ModelSettings:
@@ -301,6 +298,7 @@ class LieSparseCoder(PosedCoder):
             except (KeyError, TypeError) as error:
                 reject("path", "a saved PosePrior", f"{path} ({error})", "Use another copy.")
         model, header = unpack_parameters(sealed, path), sealed.header
+        self.settings = {name: self.settings[name] for name in self.settings or {} if name in names()} or None
         if not isinstance(header.get("history"), list) or not isinstance(header.get("n_iter"), int):
             reject("path", "a complete file", f"{path} without history or n_iter", "Use another copy.")
         if math.prod(self.image_shape_) != model.n_pixels:

@@ -45,16 +45,19 @@ class EvaluationSettings:
 class Recipe:
     """Where learning starts, how it goes on, and how the result is evaluated.
 
-    ``include_zero`` gives the lattice a plane that does not turn; the paper leaves open whether ω = 0 is in it.
+    ``n_init`` starts are tried, and the best goes on. ``include_zero`` gives the lattice a plane that does not turn;
+    the paper leaves open whether ω = 0 is in it.
     """
 
     start: Start = "data"
+    n_init: int = 1
     include_zero: bool = True
     learning: Settings = field(default_factory=Settings)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
 
     def __post_init__(self) -> None:
         check_choice("start", self.start, STARTS)
+        check_count("n_init", self.n_init)
         if not isinstance(self.include_zero, bool):
             reject("include_zero", "true or false", repr(self.include_zero), "Write it without quotes.")
 

@@ -1,0 +1,220 @@
+"""The battery: many kinds of images with a known motion, learned at the defaults and compared with the truth.
+
+A cell is one problem, one number of templates and one seed. It is learned from the images alone; only the number of
+templates and of torus axes is given. Then the truth says whether it is solved.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import matplotlib
+import numpy as np
+import torch
+from PIL import Image, ImageDraw, ImageFont
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from liesparse.data import (
+    TransformedImages,
+    embedded_digits,
+    rotations_scalings,
+    shears_stretches,
+    translations,
+    translations_rotations,
+)
+from liesparse.inference import infer_codes, map_poses
+from liesparse.metrics import snr, torus_match
+from liesparse.model import Parameters, reconstruct
+from liesparse.recipes import Recipe, load_recipe
+from liesparse.settings import ModelSettings
+from liesparse.training import learn_model
+
+N_TEST = 1000
+MEDIAN_R, WORST_R, PURE = 0.95, 0.9, 0.95
+SIZE, FINER = 28, 8  # pixels of a drawn shape, and how much finer it is drawn before it is averaged
+Make = Callable[[int, torch.Generator], TransformedImages]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Images with a known motion; ``period`` is that of a circular factor, None for one that does not come round."""
+
+    make: Make
+    n_images: int = 10_000
+    n_shapes: int = 10
+    torus_dim: int = 2
+    period: float | None = None
+
+
+class Cell(NamedTuple):
+    """What was found in one cell."""
+
+    problem: str
+    n_components: int
+    seed: int
+    solved: bool
+    snr: float
+    R: tuple[float, ...]
+    worst_R: float  # noqa: N815, over the templates in use and the factors
+    purity: float
+    missing: int  # shapes that are the main one of no template
+    starts: int
+    seconds: float
+
+
+def drawn_shapes() -> Tensor:
+    """Draw five shapes without symmetry: an L, a triangle, an arrow, an open ring with a dot, and an F."""
+    lines = {
+        "L": [[(8, 6), (8, 22), (19, 22)]],
+        "arrow": [[(14, 5), (14, 23)], [(8, 11), (14, 5), (20, 11)]],
+        "F": [[(8, 6), (20, 6)], [(9, 6), (9, 23)], [(9, 14), (17, 14)]],
+    }
+    pictures = []
+    for strokes in lines.values():
+        picture, pen = _canvas()
+        for stroke in strokes:
+            pen.line([(FINER * x, FINER * y) for x, y in stroke], fill=255, width=2 * FINER + FINER // 2)
+        pictures.append(picture)
+    picture, pen = _canvas()
+    pen.polygon([(FINER * x, FINER * y) for x, y in ((14, 5), (22, 21), (6, 17))], fill=255)
+    pictures.append(picture)
+    picture, pen = _canvas()
+    pen.arc((FINER * 6, FINER * 6, FINER * 22, FINER * 22), 0, 250, fill=255, width=2 * FINER + FINER // 2)
+    pen.ellipse((FINER * 12, FINER * 12, FINER * 17, FINER * 17), fill=255)
+    return _shrink([*pictures, picture])
+
+
+def letters(alphabet: str = "ABCDEFGHIJKLMNOPQRSTUVWXYZ", height: int = 20) -> Tensor:
+    """Draw letters in the font that matplotlib ships."""
+    path = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
+    font = ImageFont.truetype(str(path), height * FINER)
+    pictures = []
+    for letter in alphabet:
+        picture, pen = _canvas()
+        pen.text((FINER * SIZE / 2, FINER * SIZE / 2), letter, fill=255, font=font, anchor="mm")
+        pictures.append(picture)
+    return _shrink(pictures)
+
+
+def _canvas() -> tuple[Image.Image, ImageDraw.ImageDraw]:
+    picture = Image.new("L", (FINER * SIZE, FINER * SIZE))
+    return picture, ImageDraw.Draw(picture)
+
+
+def _shrink(pictures: list[Image.Image]) -> Tensor:
+    small = [picture.resize((SIZE, SIZE), Image.Resampling.BOX) for picture in pictures]
+    return torch.from_numpy(np.stack([np.asarray(picture, dtype=np.float32) / 255 for picture in small]))
+
+
+def turned(n_images: int, sources: Tensor, generator: torch.Generator) -> TransformedImages:
+    """Turn shapes by any angle."""
+    made = translations_rotations(n_images, max_shift=0, max_degrees=180, sources=sources, generator=generator)
+    return made._replace(factors=made.factors[:, 2:], factor_names=made.factor_names[2:])
+
+
+def shifted_signals(
+    n_images: int, generator: torch.Generator, n_signals: int = 3, length: int = 50
+) -> TransformedImages:
+    """Shift random signals round a circle, by any amount."""
+    signals = torch.fft.rfft(torch.randn(n_signals, length, generator=generator))
+    shifts = 2 * math.pi * torch.rand(n_images, 1, generator=generator)
+    labels = torch.arange(n_images) % n_signals
+    moved = torch.fft.irfft(signals[labels] * torch.exp(-1j * shifts * torch.arange(signals.shape[1])), n=length)
+    return TransformedImages(torch.nn.functional.normalize(moved, dim=1), labels, shifts, ("shift",))
+
+
+def noisy_translations(n_images: int, generator: torch.Generator) -> TransformedImages:
+    """Shift digits and add pixel noise of the same norm."""
+    made = translations(n_images, generator=generator)
+    noise = torch.nn.functional.normalize(torch.randn(made.images.shape, generator=generator), dim=1)
+    return made._replace(images=torch.nn.functional.normalize(made.images + noise, dim=1))
+
+
+def _small_digits(n_images: int, generator: torch.Generator) -> TransformedImages:
+    sources = torch.nn.functional.avg_pool2d(embedded_digits()[None, :4], 2)[0]
+    return translations(n_images, max_shift=3.5, sources=sources, generator=generator)
+
+
+TURN = 2 * math.pi
+PROBLEMS = {
+    "translation": Problem(lambda n, g: translations(n, generator=g)),
+    "translation-wrapped": Problem(lambda n, g: translations(n, max_shift=14, wrap=True, generator=g), period=28.0),
+    "rotation-scaling": Problem(lambda n, g: rotations_scalings(n, generator=g)),
+    "shear-stretch": Problem(lambda n, g: shears_stretches(n, generator=g)),
+    "rotation-360": Problem(lambda n, g: turned(n, embedded_digits(), g), torus_dim=1, period=TURN),
+    "rotation-360-few": Problem(lambda n, g: turned(n, drawn_shapes(), g), 3000, 5, 1, TURN),
+    "miniature": Problem(_small_digits, n_shapes=4),
+    "signals": Problem(shifted_signals, 5000, 3, 1, TURN),
+    "noisy": Problem(noisy_translations),
+    "few": Problem(lambda n, g: translations(n, generator=g), 1000),
+    "many-shapes": Problem(lambda n, g: translations(n, sources=letters(), generator=g), n_shapes=26),
+}
+
+
+def run_cell(name: str, twice: bool, seed: int, recipe: Recipe | None = None) -> Cell:
+    """Learn one cell at the defaults and compare it with the truth."""
+    problem, recipe = PROBLEMS[name], recipe or load_recipe("best")
+    generator = torch.Generator().manual_seed(seed)
+    together = problem.make(problem.n_images + N_TEST, generator)  # of the same shapes
+    images, labels, factors = (part[problem.n_images :] for part in together[:3])
+    test = TransformedImages(images, labels, factors, together.factor_names)
+    n_components = problem.n_shapes * (2 if twice else 1)
+    model = ModelSettings(n_components, torus_dim=problem.torus_dim)
+    began = time.monotonic()
+    trained = learn_model(together.images[: problem.n_images], model, recipe, generator=generator)
+    seconds = time.monotonic() - began
+    truth = compare_with_truth(trained.parameters, test, recipe, problem)
+    return Cell(problem=name, n_components=n_components, seed=seed, starts=recipe.n_init, seconds=seconds, **truth)
+
+
+def compare_with_truth(
+    parameters: Parameters, test: TransformedImages, recipe: Recipe, problem: Problem
+) -> dict[str, Any]:
+    """Say whether the poses give the true factors, and whether shapes and templates match."""
+    engine = recipe.evaluation.make_engine(parameters)
+    codes = infer_codes(parameters, test.images, engine)
+    poses = map_poses(parameters, test.images, codes, engine)
+    winners, n = codes.argmax(dim=1), len(test.images)
+    counts = torch.zeros(problem.n_shapes, parameters.n_components)
+    counts.index_put_((test.labels, winners), torch.ones(n), accumulate=True)
+    one_to_one = float(counts[linear_sum_assignment(-counts.numpy())].sum()) / n
+    purity = float(counts.amax(dim=0).sum()) / n
+    in_use = counts.sum(dim=0) >= max(10.0, 0.1 * n / parameters.n_components)
+    missing = problem.n_shapes - len(set(counts.argmax(dim=0)[in_use].tolist()))
+    matches = torch.tensor(
+        [
+            torus_match(test.factors[winners == k], poses[winners == k], problem.period)
+            for k in in_use.nonzero().flatten().tolist()
+        ]
+    )
+    median, worst = matches.median(dim=0).values, float(matches.min())
+    sorted_well = (one_to_one if parameters.n_components == problem.n_shapes else purity) >= PURE
+    return {
+        "solved": bool(median.min() >= MEDIAN_R and worst >= WORST_R and sorted_well and not missing),
+        "snr": float(snr(test.images, reconstruct(parameters, codes, poses)).mean()),
+        "R": tuple(median.tolist()),
+        "worst_R": worst,
+        "purity": purity,
+        "missing": missing,
+    }
+
+
+def _run_alone(arguments: tuple[str, bool, int, Recipe]) -> Cell:
+    torch.set_num_threads(1)
+    return run_cell(*arguments)
+
+
+def run_battery(problems: list[str], seeds: list[int], recipe: Recipe, n_processes: int) -> Iterator[Cell]:
+    """Yield the cells as they are done; each has a thread of its own."""
+    orders = [(name, twice, seed, recipe) for seed in seeds for name in problems for twice in (False, True)]
+    with ProcessPoolExecutor(n_processes, mp_context=get_context("spawn")) as pool:
+        for future in as_completed([pool.submit(_run_alone, order) for order in orders]):
+            yield future.result()
