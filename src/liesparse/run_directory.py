@@ -8,15 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxtyping import Float
-from torch import Tensor
-
 from liesparse._checks import reject
 from liesparse.devices import to_cpu
 from liesparse.estimators import LieSparseCoder, SparseCoder
 from liesparse.files import write_json
 from liesparse.inference import infer_codes
 from liesparse.metrics import active_codes, evaluate, examine, snr
+from liesparse.model import Images
 from liesparse.posterior import pose_natural
 from liesparse.recipes import EvaluationSettings
 from liesparse.training import N_MONITORED
@@ -84,10 +82,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def measure(
-    coder: LieSparseCoder,
-    baseline: SparseCoder | None,
-    images: Float[Tensor, "image pixel"],
-    evaluation: EvaluationSettings | None = None,
+    coder: LieSparseCoder, baseline: SparseCoder | None, images: Images, evaluation: EvaluationSettings | None = None
 ) -> dict[str, Any]:
     """Return the held-out quality of a model, plain sparse coding beside it.
 
@@ -118,7 +113,7 @@ def measure(
     return metrics | (measure_baseline(baseline, images) if baseline is not None else {})
 
 
-def measure_baseline(baseline: SparseCoder, images: Float[Tensor, "image pixel"]) -> dict[str, Any]:
+def measure_baseline(baseline: SparseCoder, images: Images) -> dict[str, Any]:
     """Return the held-out quality of plain sparse coding."""
     images = to_cpu(images)
     return {

@@ -11,8 +11,7 @@ from torch.utils._pytree import tree_leaves
 from liesparse import em, stiefel
 from liesparse.baselines.sparse_coding import infer_sparse_codes
 from liesparse.devices import read_numbers
-from liesparse.gradients import dictionary_gradient, group_basis_gradient
-from liesparse.inference import expect_pose, infer_codes, map_poses
+from liesparse.inference import dictionary_gradient, expect_pose, group_basis_gradient, infer_codes, map_poses
 from liesparse.initialization import leading_subspace, random_start, start_from_data
 from liesparse.lattice import half_lattice
 from liesparse.learning import advance, learn
