@@ -52,7 +52,7 @@ def unpack_parameters(sealed: Sealed, path: str | Path) -> Parameters:
     """Make parameters from a file and check them."""
     numbers = ("noise_std", "sparsity")
     need(sealed, path, dict.fromkeys(numbers, float), TENSORS)
-    parts = {name: sealed.tensors[name] for name in TENSORS}
+    parts: dict[str, Any] = {name: sealed.tensors[name] for name in TENSORS}
     return Parameters(**parts, **{name: sealed.header[name] for name in numbers}).validate()
 
 
@@ -89,14 +89,14 @@ def load_checkpoint(path: Path) -> Checkpoint:
     sealed = read_sealed(path, "checkpoint")
     counts = dict.fromkeys(("step", "place", "epoch", "adam_step"), int)
     need(sealed, path, counts | {"code_sum": float, "history": list, "identity": dict}, _STATE)
-    parameters, header, tensors = unpack_parameters(sealed, path), sealed.header, sealed.tensors
+    parameters, (header, tensors) = unpack_parameters(sealed, path), sealed
     averages = em.Averages(*(tensors[name] for name in em.Averages._fields))
     shapes = [value.shape for value in em.Averages.zero(parameters)]
     if [value.shape for value in averages] != shapes or tensors["momentum"].shape != parameters.group_basis.shape:
         reject("path", "a checkpoint whose parts fit", str(path), "Use another copy.")
     adam = stiefel.AdamState(header["adam_step"], tensors["momentum"], tensors["second_moment"])
-    where = (header[name] for name in ("step", "place", "epoch"))
-    state = State(parameters, adam, averages, *where, tensors["random"], header["code_sum"], parameters)
+    step, place, epoch = (header[name] for name in ("step", "place", "epoch"))
+    state = State(parameters, adam, averages, step, place, epoch, tensors["random"], header["code_sum"], parameters)
     return Checkpoint(state, header["history"], header["identity"])
 
 

@@ -69,35 +69,22 @@ def code_gradient(
     return residual @ parameters.dictionary / parameters.noise_std**2 - parameters.sparsity * codes.sign()
 
 
-def dictionary_gradient(
-    parameters: Parameters, codes: Codes, expectation: PoseExpectation, gradient: Gradient = "exact"
-) -> Float[Tensor, "pixel component"]:
-    """Return ∇_Φ ln P(I|α̂) = E[T(s)ᵀε̂] α̂ᵀ / σ², averaged over the batch [Chau20, eq. 4 and app. C]."""
-    residual = unturned_residual(expectation, gradient).flatten(1)
-    return parameters.group_basis @ (residual.T @ codes) / (len(codes) * parameters.noise_std**2)
-
-
-def group_basis_gradient(
-    parameters: Parameters, images: Images, codes: Codes, expectation: PoseExpectation, gradient: Gradient = "exact"
-) -> Float[Tensor, "pixel column"]:
-    """Return ∇_W ln P(I|α̂), averaged over the batch, but for a part normal to the manifold [Chau20, eq. 4 and app. C].
-
-    With u = WᵀΦα̂ it is (I (R̄u)ᵀ + Φα̂ (Wᵀ E[T(s)ᵀε̂])ᵀ - W S) / σ². The exact S = E[R u uᵀ Rᵀ] is what
-    the paper calls difficult, the approximate one is R̄u (R̄u)ᵀ; either is symmetric, so W S is normal to the Stiefel
-    manifold and every Riemannian step removes it. It is left out: on the manifold the exact gradient costs no more.
-    """
-    moved = torus.apply_mean_rotation(expectation.shape_planes, expectation.rotation).flatten(1)
-    residual = unturned_residual(expectation, gradient).flatten(1)
-    total = images.T @ moved + compose(parameters, codes).T @ residual
-    return total / (len(codes) * parameters.noise_std**2)
-
-
 def parameter_gradients(
     parameters: Parameters, images: Images, codes: Codes, expectation: PoseExpectation, gradient: Gradient = "exact"
 ) -> Gradients:
-    """Return the gradients of ln P(I|α̂) by Φ and by W."""
-    by_dictionary = dictionary_gradient(parameters, codes, expectation, gradient)
-    return Gradients(by_dictionary, group_basis_gradient(parameters, images, codes, expectation, gradient))
+    """Return ∇_Φ and ∇_W of ln P(I|α̂), each averaged over the batch [Chau20, eq. 4 and app. C].
+
+    With u = WᵀΦα̂ and r = Wᵀ E[T(s)ᵀε̂] they are W r α̂ᵀ / σ² and (I (R̄u)ᵀ + Φα̂ rᵀ - W S) / σ². The exact
+    S = E[R u uᵀ Rᵀ] is what the paper calls difficult, the approximate one is R̄u (R̄u)ᵀ; either is symmetric, so W S is
+    normal to the Stiefel manifold and every Riemannian step removes it. It is left out: on the manifold the exact
+    gradient costs no more.
+    """
+    moved = torus.apply_mean_rotation(expectation.shape_planes, expectation.rotation).flatten(1)
+    residual = unturned_residual(expectation, gradient).flatten(1)
+    by_dictionary = parameters.group_basis @ (residual.T @ codes)
+    by_group_basis = images.T @ moved + compose(parameters, codes).T @ residual
+    scale = len(codes) * parameters.noise_std**2
+    return Gradients(by_dictionary / scale, by_group_basis / scale)
 
 
 def code_step_size(dictionary_planes: Float[Tensor, "component column"], noise_std: float) -> Float[Tensor, ""]:

@@ -73,11 +73,6 @@ _METRICS: dict[str, Metric] = {
 }
 
 
-def metric_names() -> tuple[str, ...]:
-    """Return the names that :func:`compute_metric` knows."""
-    return tuple(_METRICS)
-
-
 def register_metric(name: str) -> Callable[[Metric], Metric]:
     """Add a metric of your own, as a decorator; ``liesparse evaluate`` then writes it under ``name``.
 
@@ -108,10 +103,14 @@ def register_metric(name: str) -> Callable[[Metric], Metric]:
     return add
 
 
+def metric_names() -> tuple[str, ...]:
+    """Return the names that :func:`compute_metric` knows."""
+    return tuple(_METRICS)
+
+
 def compute_metric(name: str, inferred: Inferred) -> float:
     """Return the value of one metric."""
-    check_choice("metric", name, metric_names())
-    return _METRICS[name](inferred)
+    return _METRICS[check_choice("metric", name, metric_names())](inferred)
 
 
 class Evaluation(NamedTuple):

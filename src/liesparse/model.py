@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -17,6 +18,7 @@ Images = Float[Tensor, "batch pixel"]
 Codes = Float[Tensor, "batch component"]
 Poses = Float[Tensor, "batch torus"]  # in radians
 Planes = Float[Tensor, "batch irrep 2"]  # one coordinate pair for each plane
+Natural = Float[Tensor, "irrep 2"]  # η of a prior
 Numbers = Float[Tensor, " batch"]
 TENSORS = ("group_basis", "dictionary", "frequencies", "pose_prior")  # of Parameters
 
@@ -46,7 +48,7 @@ class Parameters:
     frequencies: Int[Tensor, "irrep torus"]
     noise_std: float
     sparsity: float
-    pose_prior: Float[Tensor, "irrep 2"]
+    pose_prior: Natural
 
     def __post_init__(self) -> None:
         _checks.check_frequencies(self.frequencies)
@@ -117,7 +119,8 @@ class Parameters:
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Parameters:
         """Return the model with a function applied to each tensor."""
-        return replace(self, **{name: function(getattr(self, name)) for name in TENSORS})
+        changed: dict[str, Any] = {name: function(getattr(self, name)) for name in TENSORS}
+        return replace(self, **changed)
 
     def to_planes(self, images: Images) -> Planes:
         """Return Wᵀ I, one coordinate pair for each plane."""
@@ -128,14 +131,12 @@ class Parameters:
         return planes.flatten(-2) @ self.group_basis.T
 
 
-def uniform_prior(n_irreps: int, *, dtype: torch.dtype = torch.float32) -> Float[Tensor, "irrep 2"]:
+def uniform_prior(n_irreps: int, *, dtype: torch.dtype = torch.float32) -> Natural:
     """Return the natural parameters of the uniform pose prior, κ = 0 [Chau20, app. B]."""
     return torch.zeros(check_count("n_irreps", n_irreps), 2, dtype=dtype)
 
 
-def conjugate_prior(
-    concentrations: Float[Tensor, " irrep"], means: Float[Tensor, " irrep"]
-) -> Float[Tensor, "irrep 2"]:
+def conjugate_prior(concentrations: Float[Tensor, " irrep"], means: Float[Tensor, " irrep"]) -> Natural:
     """Return η = (κ cos μ, κ sin μ) of the prior P(s) ∝ exp Σ κ_l cos(ω_l·s - μ_l) [Chau20, app. B]."""
     if not bool((concentrations >= 0).all()):  # also catches NaN
         reject("concentrations", "numbers >= 0", f"a minimum of {float(concentrations.min())}", "Shift μ by π instead.")
@@ -166,9 +167,7 @@ class PosePrior:
             check_real("concentrations", concentration, minimum=0)
             check_real("means", mean)
 
-    def natural(
-        self, frequencies: Int[Tensor, "irrep torus"], *, dtype: torch.dtype = torch.float32
-    ) -> Float[Tensor, "irrep 2"]:
+    def natural(self, frequencies: Int[Tensor, "irrep torus"], *, dtype: torch.dtype = torch.float32) -> Natural:
         """Return η on the planes of a model: each term goes to the first plane that turns with ω or with -ω."""
         natural = uniform_prior(len(frequencies), dtype=dtype)
         rows = [tuple(row) for row in frequencies.tolist()]

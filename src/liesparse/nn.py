@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from liesparse import stiefel, torus
 from liesparse._checks import check_count, check_group_basis, check_n_pixels, check_real, check_shape, describe, reject
 from liesparse.lattice import half_lattice
-from liesparse.model import Images, Parameters, Planes, Poses
+from liesparse.model import Images, Parameters, Poses
 from liesparse.posterior import natural_parameters
 
 NO_EVIDENCE = 1e-5  # a pull towards s = 0, so that a flat posterior has a mean and a finite gradient
@@ -67,7 +67,7 @@ class TorusAction(nn.Module):
         check_n_pixels(n_pixels, check_count("n_irreps", n_irreps))
         if dtype not in WORKING_TYPES:
             reject("dtype", "torch.float32 or torch.float64", str(dtype), "Use autocast around the layer instead.")
-        self.keep_rest = bool(keep_rest)
+        self.n_pixels, self.torus_dim, self.n_irreps, self.keep_rest = n_pixels, torus_dim, n_irreps, bool(keep_rest)
         frequencies = half_lattice(torus_dim, n_irreps, multiplicity=multiplicity, include_zero=include_zero)
         self.register_buffer("frequencies", frequencies)
         random = torch.randn(n_pixels, 2 * n_irreps, generator=generator, dtype=dtype)
@@ -84,21 +84,6 @@ class TorusAction(nn.Module):
             layer.free_basis.copy_(parameters.group_basis)
             layer.frequencies.copy_(parameters.frequencies)
         return layer
-
-    @property
-    def n_pixels(self) -> int:
-        """Length of a feature vector (paper: D)."""
-        return self.free_basis.shape[0]
-
-    @property
-    def n_irreps(self) -> int:
-        """Rotation planes (paper: L)."""
-        return self.frequencies.shape[0]
-
-    @property
-    def torus_dim(self) -> int:
-        """Dimension of the pose (paper: n)."""
-        return self.frequencies.shape[1]
 
     @property
     def group_basis(self) -> Float[Tensor, "pixel column"]:
@@ -123,8 +108,7 @@ class TorusAction(nn.Module):
 
     def extra_repr(self) -> str:
         """Say the sizes when the layer is printed."""
-        sizes = f"n_pixels={self.n_pixels}, torus_dim={self.torus_dim}, n_irreps={self.n_irreps}"
-        return f"{sizes}, keep_rest={self.keep_rest}"
+        return ", ".join(f"{name}={getattr(self, name)}" for name in ("n_pixels", "torus_dim", "n_irreps", "keep_rest"))
 
 
 class TorusPose(nn.Module):
@@ -163,18 +147,16 @@ class TorusPose(nn.Module):
             basis = action.group_basis
             flat = basis.new_zeros(action.n_irreps, 2)
             planes = torus.to_planes(basis, first), torus.to_planes(basis, second)
-            natural = self._soften(natural_parameters(*planes, self.noise_std, flat))
+            natural = natural_parameters(*planes, self.noise_std, flat)
+            # Scale η so that no peak is narrower than the grid's spacing.
+            squares = action.frequencies.to(natural).square().sum(dim=1)
+            sharpest = natural.square().sum(dim=-1).add(torch.finfo(dtype).tiny).sqrt() @ squares  # bounds ‖η·T''‖
+            resolved = (self.n_grid / (2 * math.pi)) ** 2
+            natural = natural * (resolved / sharpest.clamp(min=resolved))[:, None, None]
             points = torus.grid_points(self.n_grid, action.torus_dim, dtype=dtype).to(first.device)
             statistics = torus.features(torus.phases(action.frequencies, points)).flatten(1)
             weights = torch.softmax(natural.flatten(1) @ statistics.mT, dim=1)
             return torch.atan2(weights @ points.sin(), weights @ points.cos() + NO_EVIDENCE)
-
-    def _soften(self, natural: Planes) -> Planes:
-        """Scale η so that no peak is narrower than the grid's spacing."""
-        squares = self.action.frequencies.to(natural).square().sum(dim=1)
-        sharpest = natural.square().sum(dim=-1).add(torch.finfo(natural.dtype).tiny).sqrt() @ squares  # bounds ‖η·T''‖
-        resolved = (self.n_grid / (2 * math.pi)) ** 2
-        return natural * (resolved / sharpest.clamp(min=resolved))[:, None, None]
 
     def extra_repr(self) -> str:
         """Say the settings when the layer is printed."""

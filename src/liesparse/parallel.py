@@ -113,10 +113,8 @@ class Group:
     def _listening(self) -> Iterator[None]:
         try:
             yield
-        except LostError:
-            raise
         except RuntimeError as error:  # torch.distributed has no other for a peer that hung up or fell silent
-            if READER_DIED in str(error):
+            if isinstance(error, LostError) or READER_DIED in str(error):
                 raise
             self._lost = True
             raise LostError from error

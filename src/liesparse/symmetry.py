@@ -82,9 +82,6 @@ class GroupFit(NamedTuple):
     purest: tuple[PureDirection, ...]  # one for each field, best first
 
 
-# ---- known factors
-
-
 def fit_factors(
     codes: Codes, poses: Poses, factors: Factors, names: tuple[str, ...], *, min_images: int = MIN_IMAGES
 ) -> tuple[FactorFit, ...]:
@@ -116,8 +113,7 @@ def predict_factors(codes: Codes, poses: Poses, truth: Factors, *, min_images: i
     """
     prediction = torch.full_like(truth, math.nan)
     for mine in _split_by_template(codes, min_images):
-        mean, seen = truth[mine].mean(dim=0), _about_mean(poses[mine].to(truth))
-        prediction[mine] = mean + seen @ _solve(seen, truth[mine] - mean)
+        prediction[mine] = truth[mine].mean(dim=0) + _predict(poses[mine].to(truth), truth[mine])[2]
     return prediction
 
 
@@ -159,29 +155,23 @@ def _split_by_template(codes: Tensor, min_images: int) -> list[Tensor]:
     return [mine for mine in groups if int(mine.sum()) >= min_images]
 
 
-def _about_mean(poses: Tensor) -> Tensor:
-    seen = centred_poses(poses)
-    return seen - seen.mean(dim=0)  # the circular mean is not quite the mean
-
-
-def _solve(known: Tensor, wanted: Tensor) -> Tensor:
-    return torch.linalg.lstsq(known, wanted, driver="gelsd").solution
+def _predict(poses: Tensor, truth: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return poses and factors about their means, and what a linear function of the first says of the second."""
+    seen, known = centred_poses(poses), truth - truth.mean(dim=0)
+    seen = seen - seen.mean(dim=0)  # the circular mean is not quite the mean
+    return seen, known, seen @ torch.linalg.lstsq(seen, known, driver="gelsd").solution
 
 
 def _fit_template(poses: Tensor, truth: Tensor) -> Tensor:
     """Return a row (direction, share, correlation) for each factor."""
-    seen, known = _about_mean(poses), truth - truth.mean(dim=0)
-    direction = _solve(known, seen)  # ds for each factor
-    prediction = seen @ _solve(seen, known)
+    seen, known, prediction = _predict(poses, truth)
+    direction = torch.linalg.lstsq(known, seen, driver="gelsd").solution  # ds for each factor
     variance = known.square().sum(dim=0)
     share = 1 - (known - prediction).square().sum(dim=0) / variance.clamp(min=1e-300)
     angles = direction.norm(dim=1)  # how far a unit of the factor goes on the torus
-    pairs = zip((prediction * angles).T, (known * angles).T, strict=True)
-    circular = torch.tensor([circular_correlation(*pair) for pair in pairs], dtype=share.dtype)
-    return torch.cat((direction, share[:, None], circular[:, None]), dim=1)
-
-
-# ---- known fields
+    columns = zip(prediction.T, known.T, angles, strict=True)
+    circular = [circular_correlation(guess * angle, true * angle) for guess, true, angle in columns]
+    return torch.cat((direction, share[:, None], share.new_tensor(circular)[:, None]), dim=1)
 
 
 def apply_generator(parameters: Parameters, images: Images, axis: int) -> Images:
