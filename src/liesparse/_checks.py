@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-ORTHONORMAL_TOLERANCE = 1e-4
-UNIT_NORM_TOLERANCE = 1e-4
+TOLERANCE = 1e-4  # of norms and inner products, in what should be orthonormal or of norm 1
+Size = tuple[str, int | None]  # the name of a dimension and its required size, or None for any
 
 
 def reject(argument: str, expected: str, got: str, fix: str) -> NoReturn:
@@ -35,12 +35,7 @@ def check_count(argument: str, value: int, minimum: int = 1) -> int:
 
 
 def check_real(
-    argument: str,
-    value: float,
-    *,
-    above: float = -math.inf,
-    minimum: float = -math.inf,
-    maximum: float = math.inf,
+    argument: str, value: float, *, above: float = -math.inf, minimum: float = -math.inf, maximum: float = math.inf
 ) -> float:
     """Return ``value`` as a float if it is finite and inside the stated bounds."""
     bounds = [f"> {above:g}"] * (above > -math.inf) + [f">= {minimum:g}"] * (minimum > -math.inf)
@@ -59,99 +54,71 @@ def check_choice(argument: str, value: str, choices: tuple[str, ...]) -> str:
     return value
 
 
-def check_matrix(
-    argument: str,
-    value: Tensor,
-    rows: tuple[str, int | None],
-    columns: tuple[str, int | None],
-    dtype: torch.dtype | None = None,
-) -> Tensor:
-    """Return ``value`` if it is a finite floating point matrix whose sizes and type fit.
-
-    ``rows`` and ``columns`` each name a size and give its required value, or None for any. Values are only looked at
-    on the CPU: elsewhere every look would wait for the device.
-    """
-    shape = ", ".join(f"{name} = {size}" if size is not None else name for name, size in (rows, columns))
-    expected = f"a {dtype or 'floating point'} tensor of shape ({shape})"
+def check_shape(argument: str, value: Tensor, rows: Size, columns: Size, dtype: torch.dtype | None = None) -> None:
+    """Reject what is no floating point matrix whose sizes and type fit; values are not read."""
+    shape = ", ".join(name if size is None else f"{name} = {size}" for name, size in (rows, columns))
+    expected = f"a {'floating point' if dtype is None else dtype} tensor of shape ({shape})"
     if not isinstance(value, Tensor):
         reject(argument, expected, describe(value), "Convert it with torch.as_tensor first.")
-    fits = value.ndim == 2 and all(
-        size is None or actual == size for actual, (_, size) in zip(value.shape, (rows, columns), strict=True)
-    )
-    if not fits:
-        reject(argument, expected, describe(value), "Reshape it, or check which model it belongs to.")
+    if value.ndim != 2 or rows[1] not in (None, value.shape[0]) or columns[1] not in (None, value.shape[1]):
+        reject(argument, expected, describe(value), "Reshape it, or check which model or layer it belongs to.")
     if not value.dtype.is_floating_point or (dtype is not None and value.dtype != dtype):
-        fix = f".to({dtype})" if dtype is not None else ".float()"
-        reject(argument, expected, describe(value), f"Convert it with {fix} first.")
+        how = ".float()" if dtype is None else f".to({dtype})"
+        other = ", or the model or layer that takes it" if value.dtype.is_floating_point else ""
+        reject(argument, expected, describe(value), f"Convert it with {how}{other}.")
+
+
+def check_matrix(argument: str, value: Tensor, rows: Size, columns: Size, dtype: torch.dtype | None = None) -> None:
+    """Reject what :func:`check_shape` does and, on the CPU, what is not finite: elsewhere to look is to wait."""
+    check_shape(argument, value, rows, columns, dtype)
     if value.is_cpu and not math.isfinite(value.detach().sum()):  # a finite sum has finite terms, and is quickly made
         bad = int((~torch.isfinite(value)).sum())
         if bad:
             reject(argument, "finite numbers", f"{bad} NaN or infinite entries", "Remove or repair those entries.")
-    return value
 
 
-def check_images(
-    images: Tensor, n_pixels: int | None = None, dtype: torch.dtype | None = None, *, argument: str = "images"
-) -> Tensor:
+def check_images(images: Tensor, n_pixels: int | None = None, dtype: torch.dtype | None = None) -> Tensor:
     """Return ``images`` if it is a non-empty (batch, n_pixels) matrix without a blank row."""
-    check_matrix(argument, images, ("batch", None), ("n_pixels", n_pixels), dtype)
+    check_matrix("images", images, ("batch", None), ("n_pixels", n_pixels), dtype)
     if len(images) == 0:
-        reject(argument, "at least one image", "none", "Pass a non-empty batch.")
+        reject("images", "at least one image", "none", "Pass a non-empty batch.")
     # Several times faster than any(), and no copy of them all.
     blank = (images.amax(dim=1) == 0) & (images.amin(dim=1) == 0) if images.is_cpu else None
     if blank is not None and bool(blank.any()):
-        where = int(blank.nonzero()[0])
-        reject(
-            argument,
-            "images that are not blank",
-            f"{int(blank.sum())} blank image(s), the first at row {where}",
-            "Drop them: a blank image has no shape, no pose and no norm to divide by.",
-        )
+        got = f"{int(blank.sum())} blank image(s), the first at row {int(blank.nonzero()[0])}"
+        fix = "Drop them: a blank image has no shape, no pose and no norm to divide by."
+        reject("images", "images that are not blank", got, fix)
     return images
 
 
 def check_unit_norm(images: Tensor, *, argument: str = "images") -> Tensor:
     """Return ``images`` if every row has L2 norm 1, the paper's "normalized image"."""
     error = float((images.norm(dim=1) - 1).abs().max())
-    if not error <= UNIT_NORM_TOLERANCE:
-        reject(
-            argument, "rows of L2 norm 1", f"norms off by up to {error:.1e}", "Call liesparse.unit_norm(images) first."
-        )
+    if not error <= TOLERANCE:
+        fix = "Call liesparse.unit_norm(images) first."
+        reject(argument, "rows of L2 norm 1", f"norms off by up to {error:.1e}", fix)
     return images
 
 
-def check_n_pixels(n_pixels: int, n_irreps: int) -> int:
-    """Return ``n_pixels`` if it leaves room for ``2 * n_irreps`` orthonormal columns.
+def check_n_pixels(n_pixels: int, n_irreps: int) -> None:
+    """Reject images with no room for ``2 * n_irreps`` orthonormal columns.
 
     The paper asks for an even number, so that all of the image space splits into planes; ours need not fill it.
     """
     check_count("n_pixels", n_pixels, 2)
     if 2 * n_irreps > n_pixels:
-        reject(
-            "n_irreps",
-            f"2 * n_irreps <= n_pixels = {n_pixels}",
-            f"n_irreps = {n_irreps}",
-            f"Use n_irreps <= {n_pixels // 2}, or larger images.",
-        )
-    return n_pixels
+        fix = f"Use n_irreps <= {n_pixels // 2}, or larger images."
+        reject("n_irreps", f"2 * n_irreps <= n_pixels = {n_pixels}", f"n_irreps = {n_irreps}", fix)
 
 
 def check_frequencies(frequencies: Tensor) -> Tensor:
     """Return ``frequencies`` if it is an (n_irreps, torus_dim) table of integers."""
     if not isinstance(frequencies, Tensor) or frequencies.ndim != 2 or 0 in frequencies.shape:
-        reject(
-            "frequencies",
-            "an int64 tensor of shape (n_irreps, torus_dim)",
-            describe(frequencies),
-            "Make one with liesparse.half_lattice.",
-        )
+        expected, fix = "an int64 tensor of shape (n_irreps, torus_dim)", "Make one with liesparse.half_lattice."
+        reject("frequencies", expected, describe(frequencies), fix)
     if frequencies.dtype != torch.int64:
-        reject(
-            "frequencies",
-            "integers (int64): R(s) has period 2π only then",
-            describe(frequencies),
-            "Round them and convert with .long(), or make them with liesparse.half_lattice.",
-        )
+        fix = "Round them and convert with .long(), or make them with liesparse.half_lattice."
+        reject("frequencies", "integers (int64): R(s) has period 2π only then", describe(frequencies), fix)
     return frequencies
 
 
@@ -161,14 +128,10 @@ def orthonormality_error(matrix: Tensor) -> float:
     return float((gram - torch.eye(len(gram), dtype=gram.dtype, device=gram.device)).abs().max())
 
 
-def check_group_basis(group_basis: Tensor, *, tol: float = ORTHONORMAL_TOLERANCE) -> Tensor:
-    """Return ``group_basis`` if its columns are orthonormal within ``tol``."""
+def check_group_basis(group_basis: Tensor) -> None:
+    """Reject columns that are not orthonormal."""
     error = orthonormality_error(group_basis)
-    if not error <= tol:  # also catches NaN
-        reject(
-            "group_basis",
-            f"orthonormal columns (max|WᵀW - 1| <= {tol:.0e})",
-            f"max|WᵀW - 1| = {error:.1e}",
-            "Call liesparse.stiefel.orthonormalize(group_basis) first.",
-        )
-    return group_basis
+    if not error <= TOLERANCE:  # also catches NaN
+        expected = f"orthonormal columns (max|WᵀW - 1| <= {TOLERANCE:.0e})"
+        fix = "Call liesparse.stiefel.orthonormalize(group_basis) first."
+        reject("group_basis", expected, f"max|WᵀW - 1| = {error:.1e}", fix)

@@ -15,10 +15,9 @@ from torch import Tensor
 from liesparse import em, stiefel
 from liesparse._checks import reject
 from liesparse.files import Sealed, need, read_sealed, write_sealed
-from liesparse.model import Parameters
+from liesparse.model import TENSORS, Parameters
 from liesparse.state import State
 
-_TENSORS = ("group_basis", "dictionary", "frequencies", "pose_prior")
 _STATE = ("momentum", "second_moment", "moved", "returned", "gram", "random")
 _HASHES = {"data": "other images", "start": "another start", "random": "another seed"}  # a hash tells nobody anything
 _NAME = re.compile(r"step-\d{9}\.safetensors")
@@ -46,15 +45,15 @@ def load_model(path: str | Path) -> tuple[Parameters, dict[str, Any]]:
 def pack_parameters(parameters: Parameters) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Split parameters into what JSON holds and what safetensors holds."""
     header = {"noise_std": float(parameters.noise_std), "sparsity": float(parameters.sparsity)}
-    return header, {name: getattr(parameters, name) for name in _TENSORS}
+    return header, {name: getattr(parameters, name) for name in TENSORS}
 
 
 def unpack_parameters(sealed: Sealed, path: str | Path) -> Parameters:
     """Make parameters from a file and check them."""
-    need(sealed, path, {"noise_std": float, "sparsity": float}, _TENSORS)
-    tensors = {name: sealed.tensors[name] for name in _TENSORS}
-    header = sealed.header
-    return Parameters(**tensors, noise_std=header["noise_std"], sparsity=header["sparsity"]).validate()
+    numbers = ("noise_std", "sparsity")
+    need(sealed, path, dict.fromkeys(numbers, float), TENSORS)
+    parts: dict[str, Any] = {name: sealed.tensors[name] for name in TENSORS}
+    return Parameters(**parts, **{name: sealed.header[name] for name in numbers}).validate()
 
 
 class Checkpoint(NamedTuple):
@@ -90,23 +89,14 @@ def load_checkpoint(path: Path) -> Checkpoint:
     sealed = read_sealed(path, "checkpoint")
     counts = dict.fromkeys(("step", "place", "epoch", "adam_step"), int)
     need(sealed, path, counts | {"code_sum": float, "history": list, "identity": dict}, _STATE)
-    parameters, header, tensors = unpack_parameters(sealed, path), sealed.header, sealed.tensors
+    parameters, (header, tensors) = unpack_parameters(sealed, path), sealed
     averages = em.Averages(*(tensors[name] for name in em.Averages._fields))
     shapes = [value.shape for value in em.Averages.zero(parameters)]
     if [value.shape for value in averages] != shapes or tensors["momentum"].shape != parameters.group_basis.shape:
         reject("path", "a checkpoint whose parts fit", str(path), "Use another copy.")
     adam = stiefel.AdamState(header["adam_step"], tensors["momentum"], tensors["second_moment"])
-    state = State(
-        parameters,
-        adam,
-        averages,
-        header["step"],
-        header["place"],
-        header["epoch"],
-        tensors["random"],
-        header["code_sum"],
-        parameters,
-    )
+    step, place, epoch = (header[name] for name in ("step", "place", "epoch"))
+    state = State(parameters, adam, averages, step, place, epoch, tensors["random"], header["code_sum"], parameters)
     return Checkpoint(state, header["history"], header["identity"])
 
 

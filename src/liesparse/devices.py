@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable
-from functools import wraps
-from typing import ParamSpec, TypeVar
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -21,8 +20,6 @@ from liesparse._checks import reject
 _CPU = torch.device("cpu")
 ALIGNMENT = 64  # bytes, of all that torch's own allocator gives
 DRY = torch.device("meta")  # for dry runs: tensors with shapes but without values
-_Arguments = ParamSpec("_Arguments")
-_Result = TypeVar("_Result")
 
 
 def choose_device(name: str) -> torch.device:
@@ -83,12 +80,11 @@ def read_numbers(tensor: Tensor) -> list[float]:
     return [1.0] * len(tensor) if tensor.device == DRY else to_cpu(tensor).tolist()
 
 
-def full_precision(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Keep a function out of a caller's autocast: half precision holds neither ω·s nor an orthonormal W."""
+@contextmanager
+def _without_autocast() -> Iterator[None]:
+    with torch.autocast(_CPU.type, enabled=False), torch.autocast("cuda", enabled=False):
+        yield
 
-    @wraps(function)
-    def compute(*arguments: _Arguments.args, **named: _Arguments.kwargs) -> _Result:
-        with torch.autocast(_CPU.type, enabled=False), torch.autocast("cuda", enabled=False):
-            return function(*arguments, **named)
 
-    return compute
+# A decorator that keeps a function out of a caller's autocast: half precision holds neither ω·s nor an orthonormal W.
+full_precision = _without_autocast()

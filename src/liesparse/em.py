@@ -3,7 +3,7 @@
 With A = WᵀΦ held as a parameter of its own, E[ln P(I|s,α)] is linear in W but for a constant, so its maximum over
 orthonormal W is a polar factor, and quadratic in A, so each column has its maximum in closed form. A plane of little
 energy, to which a gradient step hardly listens, gets its direction as quickly as any other. Running averages over
-the batches make it online EM; the paper takes gradient steps instead (:mod:`liesparse.gradients`).
+the batches make it online EM; the paper takes gradient steps instead (:func:`liesparse.inference.parameter_gradients`).
 """
 
 from __future__ import annotations

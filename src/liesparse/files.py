@@ -1,11 +1,14 @@
-"""Sealed files: tensors as safetensors, all else as JSON in the same file's header; never pickle.
+"""Files: sealed ones of tensors and settings, and those that other programs read; each is written whole or not at all.
 
-One file, so that tensors and settings cannot part; a digest over both, so that a changed file is noticed.
+A sealed file has its tensors as safetensors and all else as JSON in the same file's header; never pickle. It is one
+file, so that tensors and settings cannot part, with a digest over both, so that a changed file is noticed.
 """
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 import json
 import os
 import secrets
@@ -13,16 +16,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import safetensors
 import safetensors.torch
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from liesparse._checks import reject
 from liesparse.devices import to_cpu
 
 FORMAT_VERSION = 1
+TABLES = (".npz", ".csv", ".parquet")
 _KEY = "liesparse"  # in safetensors' own metadata
+Array = NDArray[Any]
 
 
 class Sealed(NamedTuple):
@@ -42,19 +49,15 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-        _sync_folder(path.parent)
+        if hasattr(os, "O_DIRECTORY"):  # the rename itself reaches the disk
+            folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-
-
-def _sync_folder(folder: Path) -> None:
-    if hasattr(os, "O_DIRECTORY"):  # the rename itself reaches the disk
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
@@ -115,3 +118,45 @@ def _digest(header: str, tensors: Mapping[str, Tensor]) -> str:
     for name in sorted(tensors):
         digest.update(f"{name} {hash_tensor(tensors[name])} ".encode(errors="surrogatepass"))
     return digest.hexdigest()
+
+
+def write_table(path: Path, columns: Mapping[str, Array], arrays: Mapping[str, Array]) -> None:
+    """Write ``columns`` as csv or parquet, or ``arrays``, the same numbers in their own shapes, as npz."""
+    suffix, buffer = path.suffix.lower(), io.BytesIO()
+    if suffix not in TABLES:
+        reject("path", f"a name that ends in {', '.join(TABLES)}", str(path), "Rename it.")
+    if suffix == ".npz":
+        np.savez_compressed(buffer, allow_pickle=False, **dict(arrays))
+    elif suffix == ".csv":
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
+        buffer.write(text.getvalue().encode())
+    else:
+        try:
+            import pyarrow
+            import pyarrow.parquet
+        except ImportError:
+            reject("path", "pyarrow for .parquet files", "none installed", "pip install pyarrow, or use .npz or .csv.")
+        table = pyarrow.table({name: np.ascontiguousarray(column) for name, column in columns.items()})
+        pyarrow.parquet.write_table(table, buffer)
+    write_atomically(path, buffer.getvalue())
+
+
+def array_bytes(array: Array) -> bytes:
+    """Return an array as the contents of an .npy file."""
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    return buffer.getvalue()
+
+
+def image_bytes(image: Array) -> bytes:
+    """Return one image as a PNG, in grey or in colour: the brightest value is 255, what is below 0 black."""
+    from PIL import Image
+
+    peak = max(float(image.max()), float(np.finfo(np.float32).tiny))
+    pixels = np.round(255 * np.clip(np.atleast_2d(image) / peak, 0, 1)).astype(np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, format="PNG")
+    return buffer.getvalue()

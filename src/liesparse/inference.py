@@ -1,4 +1,7 @@
-"""Inference: FISTA on the codes α with the pose integrated out, then the most probable pose."""
+"""Inference: FISTA on the codes α with the pose integrated out, then the most probable pose.
+
+Also the gradients of ln P(I|α̂) with respect to α, Φ and W [Chau20, eq. 4 and 6, app. C].
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ from torch import Tensor
 
 from liesparse import torus
 from liesparse._checks import check_choice, check_count, check_images, check_matrix, check_real, reject
-from liesparse.devices import full_precision, is_cpu
-from liesparse.model import Parameters, compose
+from liesparse.devices import full_precision
+from liesparse.model import Codes, Images, Numbers, Parameters, Planes, Poses, compose
 from liesparse.posterior import Ascent, Engine, natural_parameters, pose_natural
 
 Gradient = Literal["approximate", "exact"]
@@ -25,18 +28,20 @@ STEP_SAFETY = 1.5  # [Chau20, app. D]
 class PoseExpectation(NamedTuple):
     """What the E-step knows of the pose: planes of shape and image, and R̄ and ln Z under P(s|I,α)."""
 
-    shape_planes: Float[Tensor, "batch irrep 2"]
-    image_planes: Float[Tensor, "batch irrep 2"]
-    rotation: Float[Tensor, "batch irrep 2"]
-    log_partition: Float[Tensor, " batch"]
+    shape_planes: Planes
+    image_planes: Planes
+    rotation: Planes
+    log_partition: Numbers
 
 
-def expect_pose(
-    parameters: Parameters,
-    images: Float[Tensor, "batch pixel"],
-    codes: Float[Tensor, "batch component"],
-    engine: Engine,
-) -> PoseExpectation:
+class Gradients(NamedTuple):
+    """The two directions of a step, each a mean over a batch."""
+
+    dictionary: Float[Tensor, "pixel component"]
+    group_basis: Float[Tensor, "pixel column"]
+
+
+def expect_pose(parameters: Parameters, images: Images, codes: Codes, engine: Engine) -> PoseExpectation:
     """Integrate the pose out at fixed codes: R̄ = E[R(s)] under P(s | I, α) [Chau20, app. B and C]."""
     engine.check_fits(parameters)
     shape_planes = parameters.to_planes(compose(parameters, codes))
@@ -46,7 +51,7 @@ def expect_pose(
     return PoseExpectation(shape_planes, image_planes, rotation, log_partition)
 
 
-def unturned_residual(expectation: PoseExpectation, gradient: Gradient) -> Float[Tensor, "batch irrep 2"]:
+def unturned_residual(expectation: PoseExpectation, gradient: Gradient) -> Planes:
     """Return Wᵀ E[T(s)ᵀ ε], the residual turned back to s = 0, which every gradient contains [Chau20, app. C].
 
     exact: R̄ᵀv - u.  approximate: R̄ᵀ(v - R̄u), where T(s) and ε are taken as independent.
@@ -57,14 +62,29 @@ def unturned_residual(expectation: PoseExpectation, gradient: Gradient) -> Float
 
 
 def code_gradient(
-    parameters: Parameters,
-    codes: Float[Tensor, "batch component"],
-    expectation: PoseExpectation,
-    gradient: Gradient = "exact",
-) -> Float[Tensor, "batch component"]:
+    parameters: Parameters, codes: Codes, expectation: PoseExpectation, gradient: Gradient = "exact"
+) -> Codes:
     """Return ∇_α ln P(α|I) with the subgradient sign(0) = 0 [Chau20, eq. 6 and app. C]."""
     residual = parameters.from_planes(unturned_residual(expectation, gradient))
     return residual @ parameters.dictionary / parameters.noise_std**2 - parameters.sparsity * codes.sign()
+
+
+def parameter_gradients(
+    parameters: Parameters, images: Images, codes: Codes, expectation: PoseExpectation, gradient: Gradient = "exact"
+) -> Gradients:
+    """Return ∇_Φ and ∇_W of ln P(I|α̂), each averaged over the batch [Chau20, eq. 4 and app. C].
+
+    With u = WᵀΦα̂ and r = Wᵀ E[T(s)ᵀε̂] they are W r α̂ᵀ / σ² and (I (R̄u)ᵀ + Φα̂ rᵀ - W S) / σ². The exact
+    S = E[R u uᵀ Rᵀ] is what the paper calls difficult, the approximate one is R̄u (R̄u)ᵀ; either is symmetric, so W S is
+    normal to the Stiefel manifold and every Riemannian step removes it. It is left out: on the manifold the exact
+    gradient costs no more.
+    """
+    moved = torus.apply_mean_rotation(expectation.shape_planes, expectation.rotation).flatten(1)
+    residual = unturned_residual(expectation, gradient).flatten(1)
+    by_dictionary = parameters.group_basis @ (residual.T @ codes)
+    by_group_basis = images.T @ moved + compose(parameters, codes).T @ residual
+    scale = len(codes) * parameters.noise_std**2
+    return Gradients(by_dictionary / scale, by_group_basis / scale)
 
 
 def code_step_size(dictionary_planes: Float[Tensor, "component column"], noise_std: float) -> Float[Tensor, ""]:
@@ -80,14 +100,14 @@ def code_step_size(dictionary_planes: Float[Tensor, "component column"], noise_s
 @full_precision
 def infer_codes(
     parameters: Parameters,
-    images: Float[Tensor, "batch pixel"],
+    images: Images,
     engine: Engine,
     *,
     n_code_steps: int = 20,
-    start: float | Float[Tensor, "batch component"] = 0.01,
+    start: float | Codes = 0.01,
     update: CodeUpdate = "subgradient",
     gradient: Gradient = "approximate",
-) -> Float[Tensor, "batch component"]:
+) -> Codes:
     """Find α̂ = argmax P(α|I) by FISTA [Chau20, Algorithm 1 lines 4-9, app. D].
 
     Everything happens in the 2L plane coordinates A = WᵀΦ and v = WᵀI; no step touches the pixels.
@@ -116,10 +136,16 @@ def infer_codes(
     check_count("n_code_steps", n_code_steps)
     check_choice("update", update, CODE_UPDATES)
     check_choice("gradient", gradient, GRADIENTS)
-    codes = _start_codes(parameters, images, start)
-    image_planes, dictionary_planes = parameters.to_planes(images), parameters.to_planes(parameters.dictionary.T)
+    size = (len(images), parameters.n_components)
+    if isinstance(start, Tensor):
+        check_matrix("start", start, ("batch", size[0]), ("n_components", size[1]), images.dtype)
+        if start.is_cpu and bool((start < 0).any()):
+            reject("start", "codes >= 0", f"a minimum of {float(start.min())}", "Clamp them at 0.")
+    else:
+        start = images.new_full(size, check_real("start", start, minimum=0))
+    dictionary_planes = parameters.to_planes(parameters.dictionary.T)
     ascent = Ascent(
-        image_planes,
+        parameters.to_planes(images),
         dictionary_planes,
         parameters.pose_prior,
         n_steps=n_code_steps,
@@ -129,29 +155,11 @@ def infer_codes(
         exact=gradient == "exact",
         subgradient=update == "subgradient",
     )
-    return engine.ascend(codes, ascent)
-
-
-def _start_codes(
-    parameters: Parameters, images: Tensor, start: float | Float[Tensor, "batch component"]
-) -> Float[Tensor, "batch component"]:
-    if isinstance(start, Tensor):
-        check_matrix("start", start, ("batch", len(images)), ("n_components", parameters.n_components), images.dtype)
-        if is_cpu(start.device) and bool((start < 0).any()):
-            reject("start", "codes >= 0", f"a minimum of {float(start.min())}", "Clamp them at 0.")
-        return start
-    return images.new_full((len(images), parameters.n_components), check_real("start", start, minimum=0))
+    return engine.ascend(start, ascent)
 
 
 @full_precision
-def map_poses(
-    parameters: Parameters,
-    images: Float[Tensor, "batch pixel"],
-    codes: Float[Tensor, "batch component"],
-    engine: Engine,
-    *,
-    refine: bool = True,
-) -> Float[Tensor, "batch torus"]:
+def map_poses(parameters: Parameters, images: Images, codes: Codes, engine: Engine, *, refine: bool = True) -> Poses:
     """Find ŝ = argmax P(s|I,α̂): the best grid point, then refined continuously [Chau20, sec. 5].
 
     The highest peaks of the grid are all refined: the best grid point may lie on the lower of two.

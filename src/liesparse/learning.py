@@ -19,8 +19,7 @@ from liesparse import em, stiefel
 from liesparse._checks import check_images
 from liesparse.batches import BatchSource, ShuffledArrays
 from liesparse.devices import aligned, full_precision, read_numbers
-from liesparse.gradients import Gradients, parameter_gradients
-from liesparse.inference import expect_pose, infer_codes
+from liesparse.inference import Gradients, expect_pose, infer_codes, parameter_gradients
 from liesparse.model import Parameters, unit_columns
 from liesparse.parallel import ALONE, Group
 from liesparse.posterior import Engine, make_engine

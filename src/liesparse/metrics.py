@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from liesparse import stiefel
 from liesparse._checks import check_choice, check_images, reject
 from liesparse.inference import CodeUpdate, Gradient, infer_codes, map_poses
-from liesparse.model import Parameters, log_prior_codes, reconstruct
+from liesparse.model import Codes, Images, Numbers, Parameters, Poses, log_prior_codes, reconstruct
 from liesparse.posterior import Engine, TorusPosterior, log_likelihood, pose_natural
 
 ACTIVE_THRESHOLD = 0.05
@@ -27,7 +26,7 @@ RIVAL = 3.0  # nats below the highest mode within which a second one counts
 MAP_STEPS = 100  # proximal steps with the exact gradient, from the paper's estimate
 
 
-def snr(images: Float[Tensor, "batch pixel"], reconstructions: Float[Tensor, "batch pixel"]) -> Float[Tensor, " batch"]:
+def snr(images: Images, reconstructions: Images) -> Numbers:
     """Return ‖I‖² / ‖I - Î‖² for each image: linear, not decibel [Chau20, sec. 5]."""
     return images.square().sum(dim=1) / (images - reconstructions).square().sum(dim=1)
 
@@ -70,7 +69,7 @@ def _cut_open(angles: Float[Tensor, "image circle"]) -> Float[Tensor, "image cir
     return opened - opened.mean(dim=0)
 
 
-def active_codes(codes: Float[Tensor, "batch component"]) -> float:
+def active_codes(codes: Codes) -> float:
     """Return how many codes of a unit-norm image exceed 0.05, averaged over the images.
 
     The paper's subgradient step leaves ripples of about λ times the step size, here 0.01 to 0.03,
@@ -79,7 +78,7 @@ def active_codes(codes: Float[Tensor, "batch component"]) -> float:
     return float((codes > ACTIVE_THRESHOLD).sum(dim=1).float().mean())
 
 
-def templates_alive(codes: Float[Tensor, "batch component"]) -> int:
+def templates_alive(codes: Codes) -> int:
     """Return how many templates are active in at least one image of a thousand."""
     return int(((codes > ACTIVE_THRESHOLD).float().mean(dim=0) >= ALIVE_SHARE).sum())
 
@@ -99,10 +98,10 @@ class Inferred(NamedTuple):
     """
 
     parameters: Parameters
-    images: Float[Tensor, "image pixel"]
-    codes: Float[Tensor, "image component"]
-    poses: Float[Tensor, "image torus"]
-    reconstructions: Float[Tensor, "image pixel"]
+    images: Images
+    codes: Codes
+    poses: Poses
+    reconstructions: Images
 
 
 Metric = Callable[[Inferred], float]
@@ -112,11 +111,6 @@ _METRICS: dict[str, Metric] = {
     "active_codes": lambda inferred: active_codes(inferred.codes),
     "templates_alive": lambda inferred: templates_alive(inferred.codes),
 }
-
-
-def metric_names() -> tuple[str, ...]:
-    """Return the names that :func:`compute_metric` knows."""
-    return tuple(_METRICS)
 
 
 def register_metric(name: str) -> Callable[[Metric], Metric]:
@@ -149,10 +143,14 @@ def register_metric(name: str) -> Callable[[Metric], Metric]:
     return add
 
 
+def metric_names() -> tuple[str, ...]:
+    """Return the names that :func:`compute_metric` knows."""
+    return tuple(_METRICS)
+
+
 def compute_metric(name: str, inferred: Inferred) -> float:
     """Return the value of one metric."""
-    check_choice("metric", name, metric_names())
-    return _METRICS[name](inferred)
+    return _METRICS[check_choice("metric", name, metric_names())](inferred)
 
 
 class Evaluation(NamedTuple):
@@ -166,7 +164,7 @@ class Evaluation(NamedTuple):
 
 def evaluate(
     parameters: Parameters,
-    images: Float[Tensor, "image pixel"],
+    images: Images,
     engine: Engine,
     *,
     n_code_steps: int = 20,
@@ -186,19 +184,10 @@ def evaluate(
     check_images(images, parameters.n_pixels, parameters.dtype)
     found = []
     for batch in images.split(batch_size):
-        codes = infer_codes(
-            parameters,
-            batch,
-            engine,
-            n_code_steps=n_code_steps,
-            start=code_start,
-            update=code_update,
-            gradient=gradient,
-        )
+        infer = partial(infer_codes, parameters, batch, engine)
+        codes = infer(n_code_steps=n_code_steps, start=code_start, update=code_update, gradient=gradient)
         if exact_map:
-            codes = infer_codes(
-                parameters, batch, engine, n_code_steps=MAP_STEPS, start=codes, update="proximal", gradient="exact"
-            )
+            codes = infer(n_code_steps=MAP_STEPS, start=codes, update="proximal", gradient="exact")
         poses = map_poses(parameters, batch, codes, engine, refine=refine)
         found.append((codes, poses, reconstruct(parameters, codes, poses)))
     inferred = Inferred(parameters, images, *(torch.cat(parts) for parts in zip(*found, strict=True)))
@@ -218,7 +207,7 @@ class Health(NamedTuple):
     multimodal_share: float  # posteriors with a second mode within 3 nats of the first
 
 
-def examine(parameters: Parameters, images: Float[Tensor, "image pixel"], engine: Engine) -> Health:
+def examine(parameters: Parameters, images: Images, engine: Engine) -> Health:
     """Look at a model on a few held-out images."""
     codes = infer_codes(parameters, images, engine)
     posterior = TorusPosterior(pose_natural(parameters, images, codes), parameters.frequencies)

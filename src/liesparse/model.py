@@ -5,23 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from liesparse import torus
-from liesparse._checks import (
-    check_count,
-    check_frequencies,
-    check_group_basis,
-    check_matrix,
-    check_n_pixels,
-    check_real,
-    check_unit_norm,
-    describe,
-    reject,
-)
+from liesparse import _checks, torus
+from liesparse._checks import check_count, check_matrix, check_real, describe, reject
+
+Images = Float[Tensor, "batch pixel"]
+Codes = Float[Tensor, "batch component"]
+Poses = Float[Tensor, "batch torus"]  # in radians
+Planes = Float[Tensor, "batch irrep 2"]  # one coordinate pair for each plane
+Natural = Float[Tensor, "irrep 2"]  # η of a prior
+Numbers = Float[Tensor, " batch"]
+TENSORS = ("group_basis", "dictionary", "frequencies", "pose_prior")  # of Parameters
 
 
 @dataclass(frozen=True)
@@ -49,50 +48,39 @@ class Parameters:
     frequencies: Int[Tensor, "irrep torus"]
     noise_std: float
     sparsity: float
-    pose_prior: Float[Tensor, "irrep 2"]
+    pose_prior: Natural
 
     def __post_init__(self) -> None:
-        check_frequencies(self.frequencies)
+        _checks.check_frequencies(self.frequencies)
         for name in ("group_basis", "dictionary", "pose_prior"):
             value = getattr(self, name)
             if not isinstance(value, Tensor) or value.ndim != 2 or not value.dtype.is_floating_point:
-                reject(
-                    name, "a floating point matrix", describe(value), "Convert it with torch.as_tensor(...).float()."
-                )
+                fix = "Convert it with torch.as_tensor(...).float()."
+                reject(name, "a floating point matrix", describe(value), fix)
             if value.dtype != self.group_basis.dtype:
                 reject(name, f"{self.group_basis.dtype}, as group_basis has", str(value.dtype), "Convert one of them.")
-        check_n_pixels(len(self.group_basis), self.n_irreps)
-        if tuple(self.group_basis.shape) != (self.n_pixels, 2 * self.n_irreps):
-            reject(
-                "group_basis",
-                f"shape (n_pixels, 2 * n_irreps) with n_irreps = {self.n_irreps} frequencies",
-                str(tuple(self.group_basis.shape)),
-                "Give two columns for each frequency.",
-            )
-        if len(self.dictionary) != self.n_pixels or self.n_components == 0:
-            reject(
-                "dictionary",
-                f"shape (n_pixels = {self.n_pixels}, n_components)",
-                str(tuple(self.dictionary.shape)),
-                "Give one shape per column; scikit-learn's components_ are its transpose.",
-            )
-        if tuple(self.pose_prior.shape) != (self.n_irreps, 2):
-            reject(
-                "pose_prior",
-                f"shape (n_irreps = {self.n_irreps}, 2)",
-                str(tuple(self.pose_prior.shape)),
-                "Make one with uniform_prior or conjugate_prior.",
-            )
+        n_pixels, n_irreps = self.n_pixels, self.n_irreps
+        _checks.check_n_pixels(n_pixels, n_irreps)
+        if self.group_basis.shape[1] != 2 * n_irreps:
+            expected = f"shape (n_pixels, 2 * n_irreps) with n_irreps = {n_irreps} frequencies"
+            fix = "Give two columns for each frequency."
+            reject("group_basis", expected, str(tuple(self.group_basis.shape)), fix)
+        if len(self.dictionary) != n_pixels or self.n_components == 0:
+            expected = f"shape (n_pixels = {n_pixels}, n_components)"
+            fix = "Give one shape per column; scikit-learn's components_ are its transpose."
+            reject("dictionary", expected, str(tuple(self.dictionary.shape)), fix)
+        if tuple(self.pose_prior.shape) != (n_irreps, 2):
+            fix = "Make one with uniform_prior or conjugate_prior."
+            reject("pose_prior", f"shape (n_irreps = {n_irreps}, 2)", str(tuple(self.pose_prior.shape)), fix)
         check_real("noise_std", self.noise_std, above=0)
         check_real("sparsity", self.sparsity, minimum=0)
 
     def validate(self) -> Parameters:
         """Check the values too: finite, W orthonormal, Φ of unit columns. Too slow for every training step."""
-        check_matrix("group_basis", self.group_basis, ("n_pixels", None), ("2 * n_irreps", None))
-        check_matrix("dictionary", self.dictionary, ("n_pixels", None), ("n_components", None))
-        check_matrix("pose_prior", self.pose_prior, ("n_irreps", None), ("2", None))
-        check_group_basis(self.group_basis)
-        check_unit_norm(self.dictionary.T, argument="dictionary columns")
+        for name in ("group_basis", "dictionary", "pose_prior"):
+            check_matrix(name, getattr(self, name), ("rows", None), ("columns", None))
+        _checks.check_group_basis(self.group_basis)
+        _checks.check_unit_norm(self.dictionary.T, argument="dictionary columns")
         return self
 
     @property
@@ -131,31 +119,24 @@ class Parameters:
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Parameters:
         """Return the model with a function applied to each tensor."""
-        return replace(
-            self,
-            group_basis=function(self.group_basis),
-            dictionary=function(self.dictionary),
-            frequencies=function(self.frequencies),
-            pose_prior=function(self.pose_prior),
-        )
+        changed: dict[str, Any] = {name: function(getattr(self, name)) for name in TENSORS}
+        return replace(self, **changed)
 
-    def to_planes(self, images: Float[Tensor, "batch pixel"]) -> Float[Tensor, "batch irrep 2"]:
+    def to_planes(self, images: Images) -> Planes:
         """Return Wᵀ I, one coordinate pair for each plane."""
         return torus.to_planes(self.group_basis, images)
 
-    def from_planes(self, planes: Float[Tensor, "batch irrep 2"]) -> Float[Tensor, "batch pixel"]:
+    def from_planes(self, planes: Planes) -> Images:
         """Return W applied to plane coordinates."""
         return planes.flatten(-2) @ self.group_basis.T
 
 
-def uniform_prior(n_irreps: int, *, dtype: torch.dtype = torch.float32) -> Float[Tensor, "irrep 2"]:
+def uniform_prior(n_irreps: int, *, dtype: torch.dtype = torch.float32) -> Natural:
     """Return the natural parameters of the uniform pose prior, κ = 0 [Chau20, app. B]."""
     return torch.zeros(check_count("n_irreps", n_irreps), 2, dtype=dtype)
 
 
-def conjugate_prior(
-    concentrations: Float[Tensor, " irrep"], means: Float[Tensor, " irrep"]
-) -> Float[Tensor, "irrep 2"]:
+def conjugate_prior(concentrations: Float[Tensor, " irrep"], means: Float[Tensor, " irrep"]) -> Natural:
     """Return η = (κ cos μ, κ sin μ) of the prior P(s) ∝ exp Σ κ_l cos(ω_l·s - μ_l) [Chau20, app. B]."""
     if not bool((concentrations >= 0).all()):  # also catches NaN
         reject("concentrations", "numbers >= 0", f"a minimum of {float(concentrations.min())}", "Shift μ by π instead.")
@@ -186,9 +167,7 @@ class PosePrior:
             check_real("concentrations", concentration, minimum=0)
             check_real("means", mean)
 
-    def natural(
-        self, frequencies: Int[Tensor, "irrep torus"], *, dtype: torch.dtype = torch.float32
-    ) -> Float[Tensor, "irrep 2"]:
+    def natural(self, frequencies: Int[Tensor, "irrep torus"], *, dtype: torch.dtype = torch.float32) -> Natural:
         """Return η on the planes of a model: each term goes to the first plane that turns with ω or with -ω."""
         natural = uniform_prior(len(frequencies), dtype=dtype)
         rows = [tuple(row) for row in frequencies.tolist()]
@@ -209,9 +188,7 @@ def narrow_prior(width: float, torus_dim: int = 2) -> PosePrior:
     return PosePrior(axes, (1 / width**2,) * torus_dim, (0.0,) * torus_dim)
 
 
-def apply_transform(
-    parameters: Parameters, images: Float[Tensor, "batch pixel"], poses: Float[Tensor, "batch torus"]
-) -> Float[Tensor, "batch pixel"]:
+def apply_transform(parameters: Parameters, images: Images, poses: Poses) -> Images:
     """Return T(s) I = W R(s) Wᵀ I for each image and pose [Chau20, sec. 2]."""
     check_matrix("images", images, ("batch", None), ("n_pixels", parameters.n_pixels), parameters.dtype)
     check_matrix("poses", poses, ("batch", len(images)), ("torus_dim", parameters.torus_dim), parameters.dtype)
@@ -219,26 +196,18 @@ def apply_transform(
     return parameters.from_planes(torus.rotate(parameters.to_planes(images), angles))
 
 
-def compose(parameters: Parameters, codes: Float[Tensor, "batch component"]) -> Float[Tensor, "batch pixel"]:
+def compose(parameters: Parameters, codes: Codes) -> Images:
     """Return the untransformed shapes Φα."""
     check_matrix("codes", codes, ("batch", None), ("n_components", parameters.n_components), parameters.dtype)
     return codes @ parameters.dictionary.T
 
 
-def reconstruct(
-    parameters: Parameters, codes: Float[Tensor, "batch component"], poses: Float[Tensor, "batch torus"]
-) -> Float[Tensor, "batch pixel"]:
+def reconstruct(parameters: Parameters, codes: Codes, poses: Poses) -> Images:
     """Return Î = T(s) Φ α [Chau20, sec. 5]."""
     return apply_transform(parameters, compose(parameters, codes), poses)
 
 
-def generate(
-    parameters: Parameters,
-    codes: Float[Tensor, "batch component"],
-    poses: Float[Tensor, "batch torus"],
-    *,
-    generator: torch.Generator,
-) -> Float[Tensor, "batch pixel"]:
+def generate(parameters: Parameters, codes: Codes, poses: Poses, *, generator: torch.Generator) -> Images:
     """Draw images I = T(s) Φ α + ε for given codes and poses [Chau20, eq. 3]."""
     clean = reconstruct(parameters, codes, poses)
     noise = torch.randn(clean.shape, generator=generator, dtype=clean.dtype, device=generator.device)
@@ -250,23 +219,15 @@ def unit_columns(dictionary: Float[Tensor, "pixel component"]) -> Float[Tensor, 
     return torch.nn.functional.normalize(dictionary, dim=0)
 
 
-def draw_codes(
-    parameters: Parameters, n_images: int, *, generator: torch.Generator
-) -> Float[Tensor, "batch component"]:
+def draw_codes(parameters: Parameters, n_images: int, *, generator: torch.Generator) -> Codes:
     """Draw codes from their prior, α_k ~ Exp(λ) [Chau20, sec. 3.1]."""
-    check_count("n_images", n_images)
-    check_real("sparsity", parameters.sparsity, above=0)
-    shape = (n_images, parameters.n_components)
+    shape = (check_count("n_images", n_images), parameters.n_components)
+    rate = check_real("sparsity", parameters.sparsity, above=0)
     codes = torch.empty(shape, dtype=parameters.dtype, device=generator.device)
-    return codes.exponential_(parameters.sparsity, generator=generator).to(parameters.dictionary)
+    return codes.exponential_(rate, generator=generator).to(parameters.dictionary)
 
 
-def log_likelihood_given_pose(
-    parameters: Parameters,
-    images: Float[Tensor, "batch pixel"],
-    codes: Float[Tensor, "batch component"],
-    poses: Float[Tensor, "batch torus"],
-) -> Float[Tensor, " batch"]:
+def log_likelihood_given_pose(parameters: Parameters, images: Images, codes: Codes, poses: Poses) -> Numbers:
     """Return ln P(I | s, α), a Gaussian around T(s)Φα [Chau20, app. B]."""
     residual = images - reconstruct(parameters, codes, poses)
     variance = parameters.noise_std**2
@@ -274,7 +235,7 @@ def log_likelihood_given_pose(
     return -residual.square().sum(dim=1) / (2 * variance) - constant
 
 
-def log_prior_codes(parameters: Parameters, codes: Float[Tensor, "batch component"]) -> Float[Tensor, " batch"]:
+def log_prior_codes(parameters: Parameters, codes: Codes) -> Numbers:
     """Return ln P(α) = Σ_k ln λ - λ α_k, and -inf where a code is negative [Chau20, sec. 3.1].
 
     For λ = 0 the prior is flat and improper; its constant is taken as 0.
@@ -284,9 +245,7 @@ def log_prior_codes(parameters: Parameters, codes: Float[Tensor, "batch componen
     return torch.where((codes >= 0).all(dim=1), inside, -torch.inf)
 
 
-def log_prior_poses(
-    parameters: Parameters, poses: Float[Tensor, "batch torus"], prior_log_partition: float | None = None
-) -> Float[Tensor, " batch"]:
+def log_prior_poses(parameters: Parameters, poses: Poses, prior_log_partition: float | None = None) -> Numbers:
     """Return ln P(s) = η·T(s) - ln Z(η) [Chau20, app. B].
 
     ln Z of the uniform prior is known; for another one pass ``prior_log_partition``, as any engine
@@ -294,24 +253,16 @@ def log_prior_poses(
     """
     if prior_log_partition is None:
         if bool(parameters.pose_prior.any()):
-            reject(
-                "prior_log_partition", "ln Z(η), as the prior is not uniform", "None", "Pass engine.log_partition(η)."
-            )
+            expected, fix = "ln Z(η), as the prior is not uniform", "Pass engine.log_partition(η)."
+            reject("prior_log_partition", expected, "None", fix)
         prior_log_partition = parameters.torus_dim * math.log(2 * math.pi)
     statistics = torus.features(torus.phases(parameters.frequencies, poses))
     return (statistics * parameters.pose_prior).sum(dim=(-2, -1)) - prior_log_partition
 
 
 def log_joint(
-    parameters: Parameters,
-    images: Float[Tensor, "batch pixel"],
-    codes: Float[Tensor, "batch component"],
-    poses: Float[Tensor, "batch torus"],
-    prior_log_partition: float | None = None,
-) -> Float[Tensor, " batch"]:
+    parameters: Parameters, images: Images, codes: Codes, poses: Poses, prior_log_partition: float | None = None
+) -> Numbers:
     """Return ln P(I, s, α) = ln P(I|s,α) + ln P(s) + ln P(α) [Chau20, sec. 3.1]."""
-    return (
-        log_likelihood_given_pose(parameters, images, codes, poses)
-        + log_prior_poses(parameters, poses, prior_log_partition)
-        + log_prior_codes(parameters, codes)
-    )
+    of_images = log_likelihood_given_pose(parameters, images, codes, poses)
+    return of_images + log_prior_poses(parameters, poses, prior_log_partition) + log_prior_codes(parameters, codes)

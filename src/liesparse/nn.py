@@ -16,17 +16,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from liesparse import stiefel, torus
-from liesparse._checks import (
-    check_count,
-    check_frequencies,
-    check_group_basis,
-    check_n_pixels,
-    check_real,
-    describe,
-    reject,
-)
+from liesparse._checks import check_count, check_group_basis, check_n_pixels, check_real, check_shape, describe, reject
 from liesparse.lattice import half_lattice
-from liesparse.model import Parameters
+from liesparse.model import Images, Parameters, Poses
 from liesparse.posterior import natural_parameters
 
 NO_EVIDENCE = 1e-5  # a pull towards s = 0, so that a flat posterior has a mean and a finite gradient
@@ -75,7 +67,7 @@ class TorusAction(nn.Module):
         check_n_pixels(n_pixels, check_count("n_irreps", n_irreps))
         if dtype not in WORKING_TYPES:
             reject("dtype", "torch.float32 or torch.float64", str(dtype), "Use autocast around the layer instead.")
-        self.keep_rest = bool(keep_rest)
+        self.n_pixels, self.torus_dim, self.n_irreps, self.keep_rest = n_pixels, torus_dim, n_irreps, bool(keep_rest)
         frequencies = half_lattice(torus_dim, n_irreps, multiplicity=multiplicity, include_zero=include_zero)
         self.register_buffer("frequencies", frequencies)
         random = torch.randn(n_pixels, 2 * n_irreps, generator=generator, dtype=dtype)
@@ -84,31 +76,14 @@ class TorusAction(nn.Module):
     @classmethod
     def from_parameters(cls, parameters: Parameters, *, keep_rest: bool = False) -> TorusAction:
         """Make a layer from a learned model: it moves as :func:`liesparse.model.apply_transform` does."""
-        basis, frequencies = parameters.group_basis, check_frequencies(parameters.frequencies)
-        check_group_basis(basis)
+        check_group_basis(parameters.group_basis)
+        sizes = parameters.n_pixels, parameters.torus_dim, parameters.n_irreps
         unused = torch.Generator()  # leaves torch's own generator as it was
-        sizes = len(basis), frequencies.shape[1], len(frequencies)
-        layer = cls(*sizes, keep_rest=keep_rest, dtype=basis.dtype, generator=unused)
-        layer.to(basis.device)
+        layer = cls(*sizes, keep_rest=keep_rest, dtype=parameters.dtype, generator=unused).to(parameters.device)
         with torch.no_grad():
-            layer.free_basis.copy_(basis)
-            layer.frequencies.copy_(frequencies)
+            layer.free_basis.copy_(parameters.group_basis)
+            layer.frequencies.copy_(parameters.frequencies)
         return layer
-
-    @property
-    def n_pixels(self) -> int:
-        """Length of a feature vector (paper: D)."""
-        return self.free_basis.shape[0]
-
-    @property
-    def n_irreps(self) -> int:
-        """Rotation planes (paper: L)."""
-        return self.frequencies.shape[0]
-
-    @property
-    def torus_dim(self) -> int:
-        """Dimension of the pose (paper: n)."""
-        return self.frequencies.shape[1]
 
     @property
     def group_basis(self) -> Float[Tensor, "pixel column"]:
@@ -118,13 +93,11 @@ class TorusAction(nn.Module):
             reject("free_basis", "float32 or float64", str(self.free_basis.dtype), fix)
         return _Polar.apply(self.free_basis)
 
-    def forward(
-        self, images: Float[Tensor, "batch pixel"], poses: Float[Tensor, "batch torus"]
-    ) -> Float[Tensor, "batch pixel"]:
+    def forward(self, images: Images, poses: Poses) -> Images:
         """Return T(s) x for each row: W R(s) Wᵀ x, plus x - WWᵀx if ``keep_rest``."""
-        dtype = self.free_basis.dtype
-        _check_rows("images", images, ("n_pixels", self.n_pixels), dtype)
-        _check_rows("poses", poses, ("torus_dim", self.torus_dim), dtype, n_rows=len(images))
+        dtype = self.free_basis.dtype  # values are not checked, so that torch.compile sees one graph
+        check_shape("images", images, ("batch", None), ("n_pixels", self.n_pixels), dtype)
+        check_shape("poses", poses, ("batch", len(images)), ("torus_dim", self.torus_dim), dtype)
         with torch.autocast(images.device.type, enabled=False):  # half precision cannot hold ω·s
             basis = self.group_basis
             planes = torus.to_planes(basis, images)
@@ -135,8 +108,7 @@ class TorusAction(nn.Module):
 
     def extra_repr(self) -> str:
         """Say the sizes when the layer is printed."""
-        sizes = f"n_pixels={self.n_pixels}, torus_dim={self.torus_dim}, n_irreps={self.n_irreps}"
-        return f"{sizes}, keep_rest={self.keep_rest}"
+        return ", ".join(f"{name}={getattr(self, name)}" for name in ("n_pixels", "torus_dim", "n_irreps", "keep_rest"))
 
 
 class TorusPose(nn.Module):
@@ -166,47 +138,29 @@ class TorusPose(nn.Module):
         fastest = int(action.frequencies.abs().max())
         self.n_grid = check_count("n_grid", max(32, 4 * fastest + 1) if n_grid is None else n_grid, 2 * fastest + 1)
 
-    def forward(
-        self, first: Float[Tensor, "batch pixel"], second: Float[Tensor, "batch pixel"]
-    ) -> Float[Tensor, "batch torus"]:
+    def forward(self, first: Images, second: Images) -> Poses:
         """Return the pose s, in [-π, π], that moves each row of ``first`` to that of ``second``."""
         action, dtype = self.action, self.action.free_basis.dtype
-        _check_rows("first", first, ("n_pixels", action.n_pixels), dtype)
-        _check_rows("second", second, ("n_pixels", action.n_pixels), dtype, n_rows=len(first))
+        check_shape("first", first, ("batch", None), ("n_pixels", action.n_pixels), dtype)
+        check_shape("second", second, ("batch", len(first)), ("n_pixels", action.n_pixels), dtype)
         with torch.autocast(first.device.type, enabled=False):
             basis = action.group_basis
             flat = basis.new_zeros(action.n_irreps, 2)
             planes = torus.to_planes(basis, first), torus.to_planes(basis, second)
-            natural = self._soften(natural_parameters(*planes, self.noise_std, flat))
+            natural = natural_parameters(*planes, self.noise_std, flat)
+            # Scale η so that no peak is narrower than the grid's spacing.
+            squares = action.frequencies.to(natural).square().sum(dim=1)
+            sharpest = natural.square().sum(dim=-1).add(torch.finfo(dtype).tiny).sqrt() @ squares  # bounds ‖η·T''‖
+            resolved = (self.n_grid / (2 * math.pi)) ** 2
+            natural = natural * (resolved / sharpest.clamp(min=resolved))[:, None, None]
             points = torus.grid_points(self.n_grid, action.torus_dim, dtype=dtype).to(first.device)
             statistics = torus.features(torus.phases(action.frequencies, points)).flatten(1)
             weights = torch.softmax(natural.flatten(1) @ statistics.mT, dim=1)
             return torch.atan2(weights @ points.sin(), weights @ points.cos() + NO_EVIDENCE)
 
-    def _soften(self, natural: Float[Tensor, "batch irrep 2"]) -> Float[Tensor, "batch irrep 2"]:
-        """Scale η so that no peak is narrower than the grid's spacing."""
-        squares = self.action.frequencies.to(natural).square().sum(dim=1)
-        sharpest = natural.square().sum(dim=-1).add(torch.finfo(natural.dtype).tiny).sqrt() @ squares  # bounds ‖η·T''‖
-        resolved = (self.n_grid / (2 * math.pi)) ** 2
-        return natural * (resolved / sharpest.clamp(min=resolved))[:, None, None]
-
     def extra_repr(self) -> str:
         """Say the settings when the layer is printed."""
         return f"noise_std={self.noise_std}, n_grid={self.n_grid}"
-
-
-def _check_rows(
-    argument: str, value: Tensor, columns: tuple[str, int], dtype: torch.dtype, *, n_rows: int | None = None
-) -> None:
-    """Reject what has the wrong shape or type; values are not read, so that torch.compile sees one graph."""
-    name, size = columns
-    rows = "batch" if n_rows is None else f"batch = {n_rows}"
-    expected = f"a {dtype} tensor of shape ({rows}, {name} = {size})"
-    fits = value.ndim == 2 and value.shape[1] == size and n_rows in (None, len(value))
-    if not fits:
-        reject(argument, expected, describe(value), "Reshape it, or check which layer it belongs to.")
-    if value.dtype != dtype:
-        reject(argument, expected, describe(value), f"Convert it with .to({dtype}), or the layer with layer.to(dtype).")
 
 
 class _Polar(torch.autograd.Function):
@@ -223,8 +177,7 @@ class _Polar(torch.autograd.Function):
         stretch = squares.clamp(min=limits.eps * squares[-1] + limits.tiny).sqrt()
         basis = free @ (axes / stretch) @ axes.mT
         for _ in range(POLISH):
-            gram = basis.mT @ basis
-            basis = basis @ (1.5 * torch.eye(len(gram), dtype=gram.dtype, device=gram.device) - 0.5 * gram)
+            basis = stiefel.newton_schulz(basis)
         ctx.save_for_backward(basis, axes, stretch)
         return basis
 

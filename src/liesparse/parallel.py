@@ -1,7 +1,6 @@
 """Several processes that learn as one: all that they say to each other.
 
 Each takes its part of every batch, the sums are added once for each step, and every process makes the same update.
-A process alone is a :class:`Group` of one: it has nothing to say, and pays nothing for it.
 """
 
 from __future__ import annotations
@@ -9,8 +8,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from types import FrameType
 from typing import Any, TypeVar
@@ -38,64 +37,21 @@ class LostError(RuntimeError):
 
 
 class Group:
-    """One process alone."""
+    """One process, alone or of several, whose words go through torch.distributed; alone it has nothing to say."""
 
     rank = 0
     size = 1
 
-    def __init__(self) -> None:
+    def __init__(self, store: Any = None) -> None:
         self.stopping = False  # whether to stop after this step: the same in every process
-
-    def begin(self) -> None:
-        """Forget an earlier wish to stop."""
-        self.stopping = False
-
-    def all_equal(self, value: Any) -> bool:  # noqa: ARG002
-        """Tell whether all processes have an equal value."""
-        return True
-
-    def ask_to_stop(self) -> None:
-        """Let every process stop after its next step."""
-        self.stopping = True
-
-    def part(self, rows: Tensor) -> Tensor:
-        """Return this process's part of what all have."""
-        return rows
-
-    def mean(self, tensors: Sequence[Tensor], n: int) -> list[Tensor]:  # noqa: ARG002
-        """Return means over the images of all processes, given those over the ``n`` images of each."""
-        return list(tensors)
-
-    def gather(self, rows: Tensor) -> Tensor:
-        """Return the rows of all processes, in their order."""
-        return rows
-
-    def broadcast(self, value: T) -> T:
-        """Return what the first process has."""
-        return value
-
-    def speaks_first(self) -> bool:
-        """Tell whether no other process has spoken: of an error that many meet one tells."""
-        return True
-
-
-ALONE = Group()
-
-
-class Ranks(Group):
-    """One of several processes; what they say goes through torch.distributed."""
-
-    def __init__(self, store: Any, rank: int, size: int) -> None:
-        super().__init__()
-        self.rank, self.size = rank, size
+        self._asked = self._lost = False
         self._store = store
-        self._asked = False
-        self._lost = False
+        if store is not None:
+            self.rank, self.size = dist.get_rank(), dist.get_world_size()
 
     def begin(self) -> None:
         """Forget an earlier wish to stop."""
-        super().begin()
-        self._asked = False
+        self.stopping = self._asked = False
 
     def all_equal(self, value: Any) -> bool:
         """Tell whether all processes have an equal value."""
@@ -105,13 +61,19 @@ class Ranks(Group):
     def ask_to_stop(self) -> None:
         """Let every process stop after its next step."""
         self._asked = True  # goes along with the next mean, so that all stop after the same step
+        self.stopping = self.stopping or self.size == 1
 
     def part(self, rows: Tensor) -> Tensor:
         """Return this process's part of what all have; it may be empty."""
-        return rows.tensor_split(self.size)[self.rank]
+        return rows if self.size == 1 else rows.tensor_split(self.size)[self.rank]
 
     def mean(self, tensors: Sequence[Tensor], n: int) -> list[Tensor]:
-        """Return means over the images of all processes, by one sum over all of them; a part without images is 0."""
+        """Return means over the images of all processes, given those over the ``n`` images of each.
+
+        It takes one sum over all processes; a part without images is 0.
+        """
+        if self.size == 1:
+            return list(tensors)
         flat = torch.cat([tensor.flatten() for tensor in tensors]) * n
         message = torch.cat((flat, flat.new_tensor([n, self._asked])))
         with self._listening():
@@ -123,36 +85,36 @@ class Ranks(Group):
 
     def gather(self, rows: Tensor) -> Tensor:
         """Return the rows of all processes, in their order."""
-        return torch.cat(self._gather_objects(to_cpu(rows))).to(rows.device)
+        return rows if self.size == 1 else torch.cat(self._gather_objects(to_cpu(rows))).to(rows.device)
 
     def broadcast(self, value: T) -> T:
         """Return what the first process has; its tensors should be on the CPU."""
         box = [value]
-        with self._listening():
-            dist.broadcast_object_list(box, src=0)
+        if self.size > 1:
+            with self._listening():
+                dist.broadcast_object_list(box, src=0)
         return box[0]
 
     def speaks_first(self) -> bool:
-        """Tell whether no other process has spoken; torchrun counts, and outlives us all."""
+        """Tell whether no other process has spoken: of an error that many meet one tells. Torchrun counts."""
         try:
-            return bool(self._store.add("liesparse/spoken", 1) == 1)
-        except RuntimeError:  # torchrun is gone as well
+            return self._store is None or bool(self._store.add("liesparse/spoken", 1) == 1)
+        except RuntimeError:  # torchrun outlives us all, but now it is gone as well
             return True
 
     def _gather_objects(self, value: T) -> list[T]:
-        found: list[Any] = [None] * self.size
-        with self._listening():
-            dist.all_gather_object(found, value)
+        found: list[Any] = [value] * self.size
+        if self.size > 1:
+            with self._listening():
+                dist.all_gather_object(found, value)
         return found
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
         try:
             yield
-        except LostError:
-            raise
         except RuntimeError as error:  # torch.distributed has no other for a peer that hung up or fell silent
-            if READER_DIED in str(error):
+            if isinstance(error, LostError) or READER_DIED in str(error):
                 raise
             self._lost = True
             raise LostError from error
@@ -162,6 +124,9 @@ class Ranks(Group):
         if not self._lost:
             self._lost = True
             raise LostError("torchrun ended this process, because another is gone or because it was told to")
+
+
+ALONE = Group()
 
 
 @contextmanager
@@ -181,21 +146,9 @@ def join() -> Iterator[Group]:
     except (RuntimeError, ValueError) as error:
         first = str(error).splitlines()[0]
         reject("processes", "a group that torchrun made", first, "Start it with torchrun, or without WORLD_SIZE set.")
-    group = Ranks(store, rank, size)
-    try:
-        with _on_sigterm(group.end):
-            yield group
-    finally:
-        dist.destroy_process_group()
-
-
-@contextmanager
-def _on_sigterm(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Hear SIGTERM, where Python allows it: in the main thread."""
-    ours = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGTERM, handler) if ours else None
-    try:
-        yield
-    finally:
-        if ours:
-            signal.signal(signal.SIGTERM, before)
+    group = Group(store)
+    with ExitStack() as leaving:
+        leaving.callback(dist.destroy_process_group)
+        if threading.current_thread() is threading.main_thread():  # elsewhere Python does not allow handlers
+            leaving.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, group.end))
+        yield group

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
-
-from jaxtyping import Float
-from torch import Tensor
 
 from liesparse._checks import reject
 from liesparse.devices import to_cpu
@@ -17,6 +13,7 @@ from liesparse.estimators import LieSparseCoder, SparseCoder
 from liesparse.files import write_json
 from liesparse.inference import infer_codes
 from liesparse.metrics import active_codes, evaluate, examine, snr
+from liesparse.model import Images
 from liesparse.posterior import pose_natural
 from liesparse.recipes import EvaluationSettings
 from liesparse.training import N_MONITORED
@@ -37,22 +34,17 @@ class Run(NamedTuple):
 
 def save_run(run: Run) -> None:
     """Write all files of a run, or none of them; the model comes last, as a folder without it is no finished run."""
-    folder, coder, baseline = run.folder, run.coder, run.baseline
-    writers: dict[Path, Callable[[Path], None]] = {
-        folder / SETTINGS: lambda path: write_json(path, run.settings),
-        folder / METRICS: lambda path: write_json(path, run.metrics),
-        folder / HISTORY: lambda path: write_json(path, {"epochs": coder.history_}),
-        folder / MODEL: coder.save,
-    }
-    if baseline is not None:
-        writers = {folder / BASELINE: baseline.save} | writers
-    folder.mkdir(parents=True, exist_ok=True)
+    records = {SETTINGS: run.settings, METRICS: run.metrics, HISTORY: {"epochs": run.coder.history_}}
+    coders = {MODEL: run.coder} if run.baseline is None else {BASELINE: run.baseline, MODEL: run.coder}
+    run.folder.mkdir(parents=True, exist_ok=True)
     try:
-        for path, write in writers.items():
-            write(path)
+        for name, record in records.items():
+            write_json(run.folder / name, record)
+        for name, coder in coders.items():
+            coder.save(run.folder / name)
     except BaseException:  # a full disk, Ctrl-C
-        for path in writers:
-            path.unlink(missing_ok=True)
+        for name in (*records, *coders):
+            (run.folder / name).unlink(missing_ok=True)
         raise
 
 
@@ -84,10 +76,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def measure(
-    coder: LieSparseCoder,
-    baseline: SparseCoder | None,
-    images: Float[Tensor, "image pixel"],
-    evaluation: EvaluationSettings | None = None,
+    coder: LieSparseCoder, baseline: SparseCoder | None, images: Images, evaluation: EvaluationSettings | None = None
 ) -> dict[str, Any]:
     """Return the held-out quality of a model, plain sparse coding beside it.
 
@@ -95,11 +84,10 @@ def measure(
     """
     model, evaluation = coder.model_, evaluation or EvaluationSettings()
     images = images.to(model.device, model.dtype)
-    engine = evaluation.make_engine(model)
+    engine, few = evaluation.make_engine(model), images[:N_MONITORED]
     found = evaluate(model, images, engine, refine=evaluation.refine)
     at_maximum = evaluate(model, images, engine, refine=evaluation.refine, exact_map=True)
-    monitor_images = images[:N_MONITORED]
-    health = examine(model, monitor_images, engine)
+    health = examine(model, few, engine)
     metrics: dict[str, Any] = {
         "n_test_images": len(images),
         "lsc_snr": found.snr,
@@ -111,14 +99,14 @@ def measure(
         "multimodal_share": health.multimodal_share,
         **found.registered,
     }
-    natural = pose_natural(model, monitor_images, infer_codes(model, monitor_images, engine))
+    natural = pose_natural(model, few, infer_codes(model, few, engine))
     sample_size = float(engine.effective_sample_size(natural).min())
     if math.isfinite(sample_size):
         metrics["least_effective_sample_size"] = sample_size
     return metrics | (measure_baseline(baseline, images) if baseline is not None else {})
 
 
-def measure_baseline(baseline: SparseCoder, images: Float[Tensor, "image pixel"]) -> dict[str, Any]:
+def measure_baseline(baseline: SparseCoder, images: Images) -> dict[str, Any]:
     """Return the held-out quality of plain sparse coding."""
     images = to_cpu(images)
     return {

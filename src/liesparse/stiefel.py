@@ -21,6 +21,7 @@ Matrix = Float[Tensor, "row column"]
 NOTHING = 1e-12  # of the largest singular value; double precision alone can tell it from rounding
 A_LITTLE = 1e-6
 SPREAD = 1e-10  # of the largest eigenvalue of MᵀM, up to which rounding shows in the others
+BETAS, EPS = (0.9, 0.999), 1e-8  # of Adam
 RESOLVED = 1e-16  # of the largest eigenvalue of MᵀM: below it float32 only has rounding errors
 
 
@@ -104,14 +105,7 @@ def tangent(point: Matrix, gradient: Matrix, metric: Metric = "canonical") -> Ma
 
 
 def adam_step(
-    point: Matrix,
-    gradient: Matrix,
-    state: AdamState,
-    *,
-    rate: float,
-    metric: Metric = "canonical",
-    betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-8,
+    point: Matrix, gradient: Matrix, state: AdamState, *, rate: float, metric: Metric = "canonical"
 ) -> tuple[Matrix, AdamState]:
     """Take one descent step of Riemannian Adam and return the new point and state.
 
@@ -120,21 +114,17 @@ def adam_step(
     """
     step = state.step + 1
     direction = tangent(point, gradient, metric)
-    momentum = torch.lerp(state.momentum, direction, 1 - betas[0])
-    second_moment = torch.lerp(state.second_moment, _squared_length(point, direction, metric), 1 - betas[1])
-    mean_correction, square_correction = 1 - betas[0] ** step, 1 - betas[1] ** step
-    length = (second_moment / square_correction).sqrt() + eps
+    momentum = torch.lerp(state.momentum, direction, 1 - BETAS[0])
+    square = direction.square().sum()
+    if metric == "canonical":
+        square = square - 0.5 * (point.T @ direction).square().sum()
+    second_moment = torch.lerp(state.second_moment, square, 1 - BETAS[1])
+    mean_correction, square_correction = 1 - BETAS[0] ** step, 1 - BETAS[1] ** step
+    length = (second_moment / square_correction).sqrt() + EPS
     scale = rate / (mean_correction * length)
     move = _cayley_step if metric == "canonical" else _qr_step
     new_point, new_momentum = move(point, momentum, -scale)
     return new_point, AdamState(step, new_momentum, second_moment)
-
-
-def _squared_length(point: Matrix, vector: Matrix, metric: Metric) -> Float[Tensor, ""]:
-    euclidean = vector.square().sum()
-    if metric == "euclidean":
-        return euclidean
-    return euclidean - 0.5 * (point.T @ vector).square().sum()
 
 
 def _qr_step(point: Matrix, vector: Matrix, scale: Float[Tensor, ""]) -> tuple[Matrix, Matrix]:
@@ -146,7 +136,7 @@ def _qr_step(point: Matrix, vector: Matrix, scale: Float[Tensor, ""]) -> tuple[M
     """
     moved = point + scale * vector
     factor = torch.linalg.cholesky(moved.T @ moved)
-    new_point = _newton_schulz(torch.linalg.solve_triangular(factor, moved.T, upper=False).T)
+    new_point = newton_schulz(torch.linalg.solve_triangular(factor, moved.T, upper=False).T)
     return new_point, tangent(new_point, vector, "euclidean")
 
 
@@ -167,10 +157,10 @@ def _cayley_step(point: Matrix, vector: Matrix, scale: Float[Tensor, ""]) -> tup
     second = 2 * (top - half @ first)
     moved = torch.cat((point, vector), dim=1) + vector @ (scale * first) - point @ second
     new_point, new_vector = moved.chunk(2, dim=1)
-    return _newton_schulz(new_point), new_vector
+    return newton_schulz(new_point), new_vector
 
 
-def _newton_schulz(point: Matrix) -> Matrix:
+def newton_schulz(point: Matrix) -> Matrix:
     """One step towards the nearest orthonormal matrix: squares a small orthonormality error."""
     gram = point.T @ point
     return point @ (1.5 * torch.eye(len(gram), dtype=gram.dtype, device=gram.device) - 0.5 * gram)

@@ -15,7 +15,10 @@ from torch import Tensor
 
 from liesparse import torus
 from liesparse._checks import check_count, check_matrix, reject
-from liesparse.model import Parameters
+from liesparse.model import Codes, Images, Parameters, Poses
+
+Factors = Float[Tensor, "batch factor"]
+Pictures = Float[Tensor, "batch height width *colour"]
 
 MIN_IMAGES = 20  # of one template, from which its map is fitted
 CLEAR = 0.5  # share of the energy from which a motion gets a name
@@ -79,16 +82,8 @@ class GroupFit(NamedTuple):
     purest: tuple[PureDirection, ...]  # one for each field, best first
 
 
-# ---- known factors
-
-
 def fit_factors(
-    codes: Float[Tensor, "image component"],
-    poses: Float[Tensor, "image torus"],
-    factors: Float[Tensor, "image factor"],
-    names: tuple[str, ...],
-    *,
-    min_images: int = MIN_IMAGES,
+    codes: Codes, poses: Poses, factors: Factors, names: tuple[str, ...], *, min_images: int = MIN_IMAGES
 ) -> tuple[FactorFit, ...]:
     """Fit poses and true factors linearly to each other, for each template by itself.
 
@@ -100,9 +95,7 @@ def fit_factors(
         reject("factors", f"shape ({len(poses)}, {len(names)})", str(tuple(factors.shape)), "Give a column per name.")
     check_count("min_images", min_images, poses.shape[1] + len(names) + 2)
     truth = count_factors(factors, names)
-    largest = largest_code(codes)
-    groups = [largest == template for template in range(codes.shape[1])]
-    fits = [_fit_template(poses[mine].double(), truth[mine]) for mine in groups if int(mine.sum()) >= min_images]
+    fits = [_fit_template(poses[mine].double(), truth[mine]) for mine in _split_by_template(codes, min_images)]
     if not fits:
         return ()
     found = torch.stack(fits)
@@ -113,28 +106,18 @@ def fit_factors(
     )
 
 
-def predict_factors(
-    codes: Float[Tensor, "image component"],
-    poses: Float[Tensor, "image torus"],
-    truth: Float[Tensor, "image factor"],
-    *,
-    min_images: int = MIN_IMAGES,
-) -> Float[Tensor, "image factor"]:
+def predict_factors(codes: Codes, poses: Poses, truth: Factors, *, min_images: int = MIN_IMAGES) -> Factors:
     """Return what a linear function of the pose, one for each template, says of the factors; NaN where there is none.
 
     ``truth`` is as :func:`count_factors` gives it.
     """
     prediction = torch.full_like(truth, math.nan)
-    largest = largest_code(codes)
-    for template in range(codes.shape[1]):
-        mine = largest == template
-        if int(mine.sum()) >= min_images:
-            mean = truth[mine].mean(dim=0)
-            prediction[mine] = mean + _regress(_about_mean(poses[mine].to(truth)), truth[mine] - mean)
+    for mine in _split_by_template(codes, min_images):
+        prediction[mine] = truth[mine].mean(dim=0) + _predict(poses[mine].to(truth), truth[mine])[2]
     return prediction
 
 
-def count_factors(factors: Float[Tensor, "image factor"], names: tuple[str, ...]) -> Float[Tensor, "image factor"]:
+def count_factors(factors: Factors, names: tuple[str, ...]) -> Factors:
     """Return the factors in float64, a scale by its logarithm unless it is one already."""
     columns = []
     for name, values in zip(names, factors.double().unbind(dim=1), strict=True):
@@ -143,12 +126,12 @@ def count_factors(factors: Float[Tensor, "image factor"], names: tuple[str, ...]
     return torch.stack(columns, dim=1)
 
 
-def largest_code(codes: Float[Tensor, "image component"]) -> Int[Tensor, " image"]:
+def largest_code(codes: Codes) -> Int[Tensor, " batch"]:
     """Return the template that each image is made of most; -1 for an image without codes."""
     return codes.argmax(dim=1).masked_fill(codes.amax(dim=1) <= 0, -1)
 
 
-def centred_poses(poses: Float[Tensor, "image torus"]) -> Float[Tensor, "image torus"]:
+def centred_poses(poses: Poses) -> Poses:
     """Return the poses as seen from their circular mean, in [-π, π]."""
     return torus.wrap(poses - circular_mean(poses))
 
@@ -165,35 +148,33 @@ def circular_correlation(first: Float[Tensor, " image"], second: Float[Tensor, "
     return float((a * b).sum() / scale) if float(scale) > 0 else 0.0
 
 
-def _about_mean(poses: Tensor) -> Tensor:
-    seen = centred_poses(poses)
-    return seen - seen.mean(dim=0)  # the circular mean is not quite the mean
+def _split_by_template(codes: Tensor, min_images: int) -> list[Tensor]:
+    """Return which images have each template as their largest, for templates with enough images."""
+    largest = largest_code(codes)
+    groups = [largest == template for template in range(codes.shape[1])]
+    return [mine for mine in groups if int(mine.sum()) >= min_images]
 
 
-def _regress(known: Tensor, wanted: Tensor) -> Tensor:
-    return known @ torch.linalg.lstsq(known, wanted, driver="gelsd").solution
+def _predict(poses: Tensor, truth: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return poses and factors about their means, and what a linear function of the first says of the second."""
+    seen, known = centred_poses(poses), truth - truth.mean(dim=0)
+    seen = seen - seen.mean(dim=0)  # the circular mean is not quite the mean
+    return seen, known, seen @ torch.linalg.lstsq(seen, known, driver="gelsd").solution
 
 
 def _fit_template(poses: Tensor, truth: Tensor) -> Tensor:
     """Return a row (direction, share, correlation) for each factor."""
-    seen, known = _about_mean(poses), truth - truth.mean(dim=0)
+    seen, known, prediction = _predict(poses, truth)
     direction = torch.linalg.lstsq(known, seen, driver="gelsd").solution  # ds for each factor
-    prediction = _regress(seen, known)
     variance = known.square().sum(dim=0)
     share = 1 - (known - prediction).square().sum(dim=0) / variance.clamp(min=1e-300)
     angles = direction.norm(dim=1)  # how far a unit of the factor goes on the torus
-    circular = [
-        circular_correlation(prediction[:, j] * angles[j], known[:, j] * angles[j]) for j in range(known.shape[1])
-    ]
-    return torch.cat((direction, share[:, None], torch.tensor(circular, dtype=share.dtype)[:, None]), dim=1)
+    columns = zip(prediction.T, known.T, angles, strict=True)
+    circular = [circular_correlation(guess * angle, true * angle) for guess, true, angle in columns]
+    return torch.cat((direction, share[:, None], share.new_tensor(circular)[:, None]), dim=1)
 
 
-# ---- known fields
-
-
-def apply_generator(
-    parameters: Parameters, images: Float[Tensor, "batch pixel"], axis: int
-) -> Float[Tensor, "batch pixel"]:
+def apply_generator(parameters: Parameters, images: Images, axis: int) -> Images:
     """Return G_j I = W diag(ω_lj J) Wᵀ I, the derivative of T(s) I along axis j at s = 0 [Chau20, eq. 1]."""
     if not 0 <= axis < parameters.torus_dim:
         reject("axis", f"0 <= axis < torus_dim = {parameters.torus_dim}", str(axis), "Axes count from 0.")
@@ -203,20 +184,14 @@ def apply_generator(
     return parameters.from_planes(torch.stack((-omega * y, omega * x), dim=-1))
 
 
-def apply_fields(
-    images: Float[Tensor, "batch height width *colour"],
-) -> Float[Tensor, "field batch height width *colour"]:
+def apply_fields(images: Pictures) -> Float[Tensor, "field batch height width *colour"]:
     """Return -v·∇I for each of ``FIELDS``: how an image of constant norm changes as its content moves with velocity v.
 
     T(s) keeps the norm, and so does the scaling of every image to norm 1: the part along the image itself is taken
     out. Beyond the frame the image goes on as at its edge.
     """
-    if images.ndim == 4:
-        return _change(images.movedim(3, 1)).movedim(2, 4)
-    return _change(images[:, None])[:, :, 0]
-
-
-def _change(images: Float[Tensor, "batch colour height width"]) -> Float[Tensor, "field batch colour height width"]:
+    coloured = images.ndim == 4
+    images = images.movedim(3, 1) if coloured else images[:, None]
     height, width = images.shape[2:]
     slope_y, slope_x = _slope(images.mT).mT, _slope(images)
     y = torch.arange(height).to(images)[:, None] - (height - 1) / 2
@@ -226,7 +201,8 @@ def _change(images: Float[Tensor, "batch colour height width"]) -> Float[Tensor,
     v_x, v_y = torch.einsum("fdp,phw->dfhw", velocities, places)
     changes = -(v_x[:, None, None] * slope_x + v_y[:, None, None] * slope_y)
     units = torch.nn.functional.normalize(images.flatten(1), dim=1).view_as(images)
-    return changes - (changes * units).sum(dim=(-3, -2, -1), keepdim=True) * units
+    changes = changes - (changes * units).sum(dim=(-3, -2, -1), keepdim=True) * units
+    return changes.movedim(2, 4) if coloured else changes[:, :, 0]
 
 
 def _slope(images: Tensor) -> Tensor:
@@ -240,7 +216,7 @@ def _slope(images: Tensor) -> Tensor:
     return slope
 
 
-def fit_fields(parameters: Parameters, images: Float[Tensor, "image pixel"], image_shape: tuple[int, ...]) -> GroupFit:
+def fit_fields(parameters: Parameters, images: Images, image_shape: tuple[int, ...]) -> GroupFit:
     """Name the learned generators by least squares against known fields, over all images and pixels.
 
     ``images`` are best the model's own reconstructions. All shares follow from one small matrix of inner products.
@@ -255,15 +231,16 @@ def fit_fields(parameters: Parameters, images: Float[Tensor, "image pixel"], ima
     energies = gram.diagonal()
     moving = energies > NOTHING * energies.max()  # shares have no scale, and would make something of rounding errors
     gram = gram * moving[:, None] * moving
-    return GroupFit(
-        tuple(_fit_axis(gram, axis, n) for axis in range(n)),
-        tuple(sorted((_purest(gram, place, n) for place in range(len(FIELDS))), key=lambda found: -found.share)),
-    )
+    purest = []
+    for place, field in enumerate(FIELDS):
+        # The largest cos² between a field and a motion in the span of the generators is the share of this fit.
+        share, direction = _explained(gram, n + place, list(range(n)))
+        purest.append(PureDirection(field, tuple(direction.tolist()), share))
+    axes = tuple(_fit_axis(gram, axis, n) for axis in range(n))
+    return GroupFit(axes, tuple(sorted(purest, key=lambda found: -found.share)))
 
 
-def known_motion(
-    rates: dict[str, float], images: Float[Tensor, "batch height width *colour"]
-) -> Float[Tensor, "batch height width *colour"]:
+def known_motion(rates: dict[str, float], images: Pictures) -> Pictures:
     """Return how images change under the known motions with the rates of an :class:`AxisFit`."""
     shear, stretch = rates["shear"], rates["stretch"]
     rest = {"horizontal shear": shear, "vertical shear": shear}
@@ -298,15 +275,6 @@ def _fit_axis(gram: Tensor, axis: int, n: int) -> AxisFit:
         "stretch": (x_by_x - y_by_y) / 2,
     }
     return AxisFit(axis, name_motion(shares), shares, rates)
-
-
-def _purest(gram: Tensor, place: int, n: int) -> PureDirection:
-    """Find the direction whose motion is most like a field: the least-squares fit of the field by the generators.
-
-    The largest cos² between the field and a motion in the span of the generators is that fit's share.
-    """
-    share, direction = _explained(gram, n + place, list(range(n)))
-    return PureDirection(FIELDS[place], tuple(direction.tolist()), share)
 
 
 def name_motion(shares: dict[str, float]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -33,6 +32,7 @@ from liesparse.settings import MOST_IRREPS, ModelSettings, Settings
 from liesparse.state import Progress, State
 
 N_MONITORED = 200  # images from which the health of each epoch is read
+FIRST_FREQUENCIES = 6  # of one axis, before the lattice is fitted: high ones invite a pose that turns too slowly
 TRIAL_SHARE = 0.03  # of the training, for each round of trials of several starts
 
 
@@ -134,12 +134,13 @@ def make_start(
     """Return the parameters from which a model is learned: random ones, or some that are drawn from the images."""
     n_pixels = images.shape[1]
     n_irreps = min(MOST_IRREPS, n_pixels // 2) if model.n_irreps == "auto" else int(model.n_irreps)
+    first = FIRST_FREQUENCIES if model.torus_dim == 1 and recipe.learning.lattice == "fitted" else n_irreps
     start = random_start(
         n_pixels,
         n_components=model.n_components,
         n_irreps=n_irreps,
         torus_dim=model.torus_dim,
-        multiplicity=model.multiplicity if model.multiplicity != "auto" else _copies(n_pixels, n_irreps, model),
+        multiplicity=max(1, n_irreps // first) if model.multiplicity == "auto" else model.multiplicity,
         include_zero=recipe.include_zero,
         noise_std=model.noise_std,
         sparsity=model.sparsity,
@@ -151,19 +152,6 @@ def make_start(
     if recipe.start == "data":
         start = start_from_data(start, images, generator=generator)
     return start.to(images.device)
-
-
-def _copies(n_pixels: int, n_irreps: int, model: ModelSettings) -> int:
-    """Return how often each frequency is repeated at the start.
-
-    One axis that turns a picture has angular frequencies up to about its radius in pixels, each many times, for
-    each distance from the centre; more copies than shapes hold nothing more.
-    """
-    if model.torus_dim > 1:
-        return 1
-    side = math.isqrt(n_pixels)
-    radius = side // 2 if side * side == n_pixels else n_pixels // 2
-    return min(max(1, n_irreps // max(1, radius)), model.n_components)
 
 
 def train(

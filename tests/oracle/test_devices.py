@@ -11,8 +11,7 @@ from torch.utils._pytree import tree_leaves
 from liesparse import em, stiefel
 from liesparse.baselines.sparse_coding import infer_sparse_codes
 from liesparse.devices import read_numbers
-from liesparse.gradients import dictionary_gradient, group_basis_gradient
-from liesparse.inference import expect_pose, infer_codes, map_poses
+from liesparse.inference import expect_pose, infer_codes, map_poses, parameter_gradients
 from liesparse.initialization import leading_subspace, random_start, start_from_data
 from liesparse.lattice import half_lattice
 from liesparse.learning import advance, learn
@@ -150,8 +149,9 @@ def test_gradients_averages_and_maxima_stay_where_the_images_are(there):
     with Watch() as seen:
         expectation = expect_pose(model, images, codes, engine)
         for gradient in ("approximate", "exact"):
-            assert dictionary_gradient(model, codes, expectation, gradient).shape == (PIXELS, SHAPES)
-            assert group_basis_gradient(model, images, codes, expectation, gradient).shape == (PIXELS, COLUMNS)
+            uphill = parameter_gradients(model, images, codes, expectation, gradient)
+            assert uphill.dictionary.shape == (PIXELS, SHAPES)
+            assert uphill.group_basis.shape == (PIXELS, COLUMNS)
         averages = em.average(em.Averages.zero(model), images, codes, expectation, 0.3)
         found = em.maximize(model, averages)
     assert seen.places == {"meta"}

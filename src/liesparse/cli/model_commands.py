@@ -81,7 +81,7 @@ def infer(
     import numpy as np
 
     from liesparse.data import load_images
-    from liesparse.export import write_table
+    from liesparse.files import write_table
     from liesparse.run_directory import load_run
 
     _check_suffix(console, out, INFERENCE_FORMATS)
@@ -120,9 +120,8 @@ def canonicalize(
     import numpy as np
 
     from liesparse.data import load_images
-    from liesparse.export import array_bytes, image_bytes
     from liesparse.figures import before_and_after, to_png
-    from liesparse.files import write_atomically
+    from liesparse.files import array_bytes, image_bytes, write_atomically
     from liesparse.run_directory import load_run
 
     coder = load_run(run).coder
