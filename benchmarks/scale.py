@@ -1,40 +1,90 @@
 """How time and memory grow with the size of the job: ``python benchmarks/scale.py --json FILE``.
 
-Three parts: ``images`` (here) grow in pixels, ``engines`` in transformations, ``streaming`` in images and processes.
+Three parts: ``images`` grow in pixels, ``engines`` in transformations, ``streaming`` in images and processes.
+
+Memory is that of fresh processes. For streaming it is that of the process and its workers together, sampled from the
+kernel's accounts: PSS, in which pages that several processes share count once, and of it the part that is not a file
+(anonymous and shared memory). Shards are read, never mapped, so the page cache is in neither.
 """
 
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
-import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from rich.console import Console
+from torch.utils.benchmark import set_torch_threads
 from torch.utils.flop_counter import FlopCounterMode
 
 from engines import BATCH, N_COMPONENTS, N_IRREPS, measure_engines, own_images
+from liesparse.data import ShardBatches, open_shards, translations
 from liesparse.devices import DRY
+from liesparse.estimators import LieSparseCoder
 from liesparse.initialization import random_start, start_from_data
 from liesparse.learning import advance, learn
+from liesparse.parallel import join
 from liesparse.posterior import make_engine
 from liesparse.recipes import load_recipe
-from liesparse.reproduce.bench import Problem, alternate, one_thread, peak_memory
+from liesparse.reproduce.bench import Problem, alternate, memory_of, peak_memory
 from liesparse.settings import Settings
 from liesparse.state import State
-from streaming import call, measure_streaming
 
-SHAPES = ((28, 28), (32, 32, 3), (64, 64))
-PATCHES = ((28, 28), (14, 14))
+PIXELS = {"28 × 28": 784, "14 × 14": 196, "32 × 32 × 3": 3072, "64 × 64": 4096}  # ratios are to the first
 N_GRID = 50  # of the grid on which operations are counted
 MEMORY_IMAGES = 1000
-N_PATCHES, N_WORKERS = 10**9, 64
 BYTES = 4  # of a float32
+SIZES, SHARD = (200_000, 1_000_000), 50_000  # streamed images, and those in a file
+MODEL: dict[str, Any] = {"n_irreps": 16, "settings": {"learning.n_code_steps": 4}}  # small, to be quick
+STEPS, WARM_UP = 20, 5  # of which the time is taken, and before
+BATCHES = (100, 800)
+REPEATS = 3  # in turn, of which the fastest counts: other programs only ever add time
+SAMPLE_SECONDS = 0.1
 Report = Callable[[str], None]
+Found = dict[str, Any]
+
+
+def watch(command: list[str]) -> Found:
+    """Run a command that prints JSON; return that and the most MB that it and its children took (Linux, else NaN)."""
+    peak = np.full(2, np.nan)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent) as process:
+        while process.poll() is None:
+            found = [memory_of(pid, "smaps_rollup") for pid in _family(process.pid)]
+            now = [[each["Pss"], each["Pss_Anon"] + each["Pss_Shmem"]] for each in found if each]
+            peak = np.fmax(peak, np.sum(now, axis=0)) if now else peak
+            time.sleep(SAMPLE_SECONDS)
+        printed = process.stdout.read() if process.stdout else ""
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}")
+    return {**json.loads(printed), "peak_memory_mb": float(peak[0]), "peak_own_memory_mb": float(peak[1])}
+
+
+def _family(pid: int) -> list[int]:
+    """Return a process and all that descend from it."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return []
+    return [pid, *(member for child in children for member in _family(int(child)))]
+
+
+def call(function: Callable[[Any], Found | None], argument: int | str, *, n_processes: int = 1) -> Found:
+    """Call a function of a module beside this one in fresh processes; one of them returns a dict, the others None."""
+    module = Path(inspect.getfile(function)).stem
+    code = f"import json, {module} as m; r = m.{function.__name__}({argument!r}); r and print(json.dumps(r))"
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n_processes), "--no-python"]
+    return watch([*([sys.executable, *launch] if n_processes > 1 else []), sys.executable, "-c", code])
 
 
 def learning_settings() -> Settings:
@@ -68,11 +118,11 @@ def count_operations(n_pixels: int, n_irreps: int = N_IRREPS, *, batch: int = BA
     return counter.get_total_flops() / 2
 
 
-def measure_memory(n_pixels: int) -> dict[str, float]:
+def measure_memory(n_pixels: int) -> Found:
     """Return the peak MB above the images of making a start from them, and of an epoch of learning."""
-    images = own_images(2, n_pixels=n_pixels, n_images=MEMORY_IMAGES).images
-    rng = torch.Generator().manual_seed(0)
-    start = random_start(n_pixels, n_components=N_COMPONENTS, n_irreps=N_IRREPS, include_zero=True, generator=rng)
+    n_irreps, rng = min(N_IRREPS, n_pixels // 2), torch.Generator().manual_seed(0)
+    images = own_images(2, n_pixels=n_pixels, n_irreps=n_irreps, n_images=MEMORY_IMAGES).images
+    start = random_start(n_pixels, n_components=N_COMPONENTS, n_irreps=n_irreps, include_zero=True, generator=rng)
     settings = replace(learning_settings(), n_epochs=1)
     # What loads only once, such as LAPACK and the compiled code, is not the images' doing.
     small = own_images(2, n_pixels=2 * N_IRREPS)
@@ -81,70 +131,93 @@ def measure_memory(n_pixels: int) -> dict[str, float]:
     return {"start_mb": from_data, "learning_mb": peak_memory(lambda: learn(start, images, settings, generator=rng))}
 
 
-def estimate(image_shape: tuple[int, ...], n_irreps: int, step_ms: float) -> dict[str, Any]:
-    """Work out what 10⁹ patches on 64 workers would take: one pass, and what is averaged between them in each step.
-
-    A step waits for the mean over the workers of I(R̄u)ᵀ, R̄ᵀvαᵀ and ααᵀ; a ring all-reduce sends 2(P - 1)/P of their
-    size from each worker. The gradients of Φ and W, the paper's method, are of nearly the same size.
-    """
-    n_pixels, n_steps = math.prod(image_shape), N_PATCHES / (N_WORKERS * BATCH)
-    statistics = BYTES * (2 * n_irreps * (n_pixels + N_COMPONENTS) + N_COMPONENTS**2)
-    sent = 2 * (N_WORKERS - 1) / N_WORKERS * statistics
-    return {
-        "image": describe(image_shape),
-        "n_irreps": n_irreps,
-        "step_ms": step_ms,
-        "steps": n_steps,
-        "compute_hours": n_steps * step_ms / 3.6e6,
-        "statistics_mb": statistics / 1e6,
-        "gradients_mb": BYTES * n_pixels * (N_COMPONENTS + 2 * n_irreps) / 1e6,
-        "sent_mb_per_step": sent / 1e6,
-        "sent_gb": n_steps * sent / 1e9,
-        "mb_per_second": sent / 1e6 / (step_ms / 1000),
-    }
-
-
-def describe(image_shape: tuple[int, ...]) -> str:
-    """Write a shape as people do."""
-    return " × ".join(map(str, image_shape))
-
-
-def measure_images(report: Report) -> dict[str, Any]:
-    """Measure a training step for all shapes at fixed L, K and batch; ratios are to the first of them."""
-    planes = {shape: min(N_IRREPS, math.prod(shape) // 2) for shape in (*SHAPES, *PATCHES)}
-    problems = {shape: own_images(2, n_pixels=math.prod(shape), n_irreps=n) for shape, n in planes.items()}
+def measure_images(report: Report) -> Found:
+    """Measure a training step for all sizes at fixed K and batch, with 128 planes or as many as the pixels allow."""
+    planes = {name: min(N_IRREPS, n // 2) for name, n in PIXELS.items()}
+    problems = {name: own_images(2, n_pixels=n, n_irreps=planes[name]) for name, n in PIXELS.items()}
     report("the time of a step for all sizes")
-    with one_thread():
-        times = alternate({shape: two_steps(each, learning_settings()) for shape, each in problems.items()}, repeats=9)
-    rows: list[dict[str, Any]] = []
-    for shape in SHAPES:
-        report(f"the memory for images of {describe(shape)}")
-        n_pixels, operations = math.prod(shape), count_operations(math.prod(shape), planes[shape])
+    with set_torch_threads(1):
+        times = alternate({name: two_steps(each, learning_settings()) for name, each in problems.items()}, repeats=9)
+    first, rows = next(iter(PIXELS)), []
+    for name, n_pixels in PIXELS.items():
+        report(f"the memory for images of {name}")
+        operations, memory = count_operations(n_pixels, planes[name]), call(measure_memory, n_pixels)
         rows.append(
             {
-                "image": describe(shape),
+                "image": name,
                 "n_pixels": n_pixels,
-                "pixels_ratio": n_pixels / math.prod(SHAPES[0]),
-                "step_ms": times[shape] / 2,
-                "step_ratio": times[shape] / times[SHAPES[0]],
+                "n_irreps": planes[name],
+                "pixels_ratio": n_pixels / PIXELS[first],
+                "step_ms": times[name] / 2,
+                "step_ratio": times[name] / times[first],
                 "mflop_per_image": operations / BATCH / 1e6,
-                "gflop_per_second": operations / (times[shape] / 2) / 1e6,
-                **call(measure_memory, n_pixels).printed,
-                "group_basis_mb": BYTES * n_pixels * 2 * N_IRREPS / 1e6,
+                "gflop_per_second": operations / (times[name] / 2) / 1e6,
+                **{key: memory[key] for key in ("start_mb", "learning_mb")},
+                "group_basis_mb": BYTES * n_pixels * 2 * planes[name] / 1e6,
                 "square_mb": BYTES * n_pixels**2 / 1e6,  # what a D × D matrix would take
             }
         )
-    return {
-        "n_irreps": N_IRREPS,
-        "n_components": N_COMPONENTS,
-        "batch": BATCH,
-        "n_grid": N_GRID,
-        "growth": rows,
-        "workers": N_WORKERS,
-        "patches": N_PATCHES,
-        "estimate": [estimate(shape, planes[shape], times[shape] / 2) for shape in PATCHES],
-        "settings": asdict(learning_settings()),
+    sizes = {"n_components": N_COMPONENTS, "batch": BATCH, "n_grid": N_GRID}
+    return {**sizes, "growth": rows, "settings": asdict(learning_settings())}
+
+
+def make_shards(folder: Path, n_images: int) -> None:
+    """Write files of 28 × 28 bytes: the ten digits, each anywhere up to 7 pixels away."""
+    rng = torch.Generator().manual_seed(0)
+    for number, begin in enumerate(range(0, n_images, SHARD)):
+        images = translations(min(SHARD, n_images - begin), generator=rng).images.view(-1, 28, 28)
+        np.save(folder / f"{number:05d}.npy", (255 * images / images.amax()).byte().numpy())
+
+
+def train_on(folder: str) -> Found:
+    """Learn from every image of a folder once, and read all of them once more without learning."""
+    torch.set_num_threads(1)
+    times = [time.perf_counter()]
+    shards = open_shards(Path(folder))
+    times.append(time.perf_counter())
+    LieSparseCoder(10, n_epochs=1, random_state=0, **MODEL).fit(shards)
+    times.append(time.perf_counter())
+    n_read = sum(len(batch) for batch in ShardBatches(shards, 100).epoch(torch.Generator()))
+    times.append(time.perf_counter())
+    rates = (np.array([len(shards), len(shards), n_read]) / np.diff(times)).tolist()
+    named = {f"{name}_images_per_second": rate for name, rate in zip(("open", "learn", "read"), rates, strict=True)}
+    return {"n_images": len(shards), **named}
+
+
+def time_steps(batch_size: int) -> Found | None:
+    """Time steps of the default recipe at the paper's size; of several processes the first answers."""
+    torch.set_num_threads(1)
+    rows = torch.rand(batch_size * (STEPS + WARM_UP), 784, generator=torch.Generator().manual_seed(0))
+    times: list[float] = []
+    chosen: dict[str, Any] = {
+        "settings": {"learning.batch_size": batch_size, "learning.reseed_overlap": 1.0},
+        "callbacks": [lambda _: times.append(time.perf_counter())],
     }
+    with join() as group:
+        LieSparseCoder(10, n_epochs=1, random_state=0, **chosen).fit(rows, group=group)
+        steps = np.diff(times[WARM_UP - 1 : -1])  # the last has the health of the epoch with it
+        return None if group.rank else {"step_ms": 1000 * float(np.median(steps))}
+
+
+def measure_streaming(report: Report) -> Found:
+    """Return what learning from folders of several sizes takes, and the time of a step in one process and in two."""
+    rows: list[Found] = []
+    for size in SIZES:
+        report(f"{size:,} images from a folder of shards")
+        with tempfile.TemporaryDirectory() as folder:
+            make_shards(Path(folder), size)
+            rows.append(call(train_on, folder))
+    processes = {}
+    for batch in BATCHES:
+        report(f"steps of {batch} images in one process and in two")
+        times = [[call(time_steps, batch, n_processes=n)["step_ms"] for n in (1, 2)] for _ in range(REPEATS)]
+        one, two = np.min(times, axis=0).tolist()
+        processes[f"batch_{batch}"] = {"one_process_ms": one, "two_processes_ms": two, "speedup": one / two}
+    ratios = {
+        f"{name}memory_ratio": rows[-1][f"peak_{name}memory_mb"] / rows[0][f"peak_{name}memory_mb"]
+        for name in ("", "own_")
+    }
+    return {"streaming": rows, **ratios, "processes": processes, "cores": os.cpu_count()}
 
 
 PARTS = {"images": measure_images, "engines": measure_engines, "streaming": measure_streaming}

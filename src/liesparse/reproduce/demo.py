@@ -12,18 +12,20 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from liesparse import figures
-from liesparse.data import TransformedImages, translations
+from liesparse.data import translations
 from liesparse.estimators import LieSparseCoder, SparseCoder
+from liesparse.figures import DemoPanels, demo_figure
 from liesparse.inference import infer_codes, map_poses
-from liesparse.model import Parameters, apply_transform, compose, reconstruct
-from liesparse.posterior import AdaptiveEngine, Engine
-from liesparse.recipes import Recipe, load_recipe
+from liesparse.model import Parameters, reconstruct
+from liesparse.posterior import AdaptiveEngine
+from liesparse.recipes import load_recipe
+from liesparse.reproduce.figures import square, traverse
 from liesparse.run_directory import measure
 from liesparse.settings import ModelSettings
 from liesparse.training import N_MONITORED, Watch, learn_model
 
-N_TEST = 2000  # held-out images
+N_TEST, N_EXAMPLES, N_COLUMNS = 2000, 20, 60  # held-out images; those that are shown, and columns of W
+WALKED = [2, 4, 6, 9]  # examples that are moved
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,6 @@ class DemoSettings:
     n_images: int = 30_000
     n_epochs: int = 10
     seed: int = 0
-
-    @property
-    def recipe(self) -> Recipe:
-        """Return the default recipe with this number of epochs."""
-        return load_recipe("best").with_values({"learning.n_epochs": self.n_epochs})
 
 
 class DemoResult(NamedTuple):
@@ -54,57 +51,33 @@ def run_demo(settings: DemoSettings, *, report: Watch | None = None) -> DemoResu
     began = time.monotonic()
     generator = torch.Generator().manual_seed(settings.seed)
     images = translations(settings.n_images, generator=generator).images
-    test = translations(N_TEST, generator=generator)  # other draws of the shifts
+    test = translations(N_TEST, generator=generator).images  # other draws of the shifts
+    recipe = load_recipe("best").with_values({"learning.n_epochs": settings.n_epochs})
     trained = learn_model(
-        images,
-        ModelSettings(),
-        settings.recipe,
-        generator=generator,
-        monitor_images=test.images[:N_MONITORED],
-        callback=report,
+        images, ModelSettings(), recipe, generator=generator, monitor_images=test[:N_MONITORED], callback=report
     )
     seconds = time.monotonic() - began
     coder = LieSparseCoder.from_model(trained.parameters, (28, 28), history=trained.history, random_state=settings.seed)
     baseline = SparseCoder(coder.n_components, n_epochs=5, random_state=settings.seed).fit(images)
-    metrics = measure(coder, baseline, test.images) | {"training_seconds": round(seconds, 1), **asdict(settings)}
+    metrics = measure(coder, baseline, test) | {"training_seconds": round(seconds, 1), **asdict(settings)}
     metrics["total_seconds"] = round(time.monotonic() - began, 1)
     headline = (
         f"Learned from {settings.n_images:,} unlabelled images: held-out SNR {metrics['lsc_snr']:.1f}"
         f" (plain sparse coding: {metrics['sparse_coding_snr']:.1f})"
     )
-    engine = AdaptiveEngine(trained.parameters.frequencies)
-    panels = demo_panels(trained.parameters, test, engine)
-    return DemoResult(coder, baseline, metrics, figures.demo_figure(panels, headline))
+    return DemoResult(coder, baseline, metrics, demo_figure(_panels(trained.parameters, test[:N_EXAMPLES]), headline))
 
 
-def demo_panels(
-    parameters: Parameters, test: TransformedImages, engine: Engine, *, n_examples: int = 20, n_steps: int = 11
-) -> figures.DemoPanels:
-    """Compute the images that the demo's picture shows."""
-    side = math.isqrt(parameters.n_pixels)
-    inputs = test.images[:n_examples]
-    codes = infer_codes(parameters, inputs, engine)
-    poses = map_poses(parameters, inputs, codes, engine)
-    shapes = compose(parameters, codes)
-    moved = reconstruct(parameters, codes, poses)
-    steps = torch.linspace(-math.pi, math.pi, n_steps)
-    traversals = []
-    for axis in range(parameters.torus_dim):
-        offsets = torch.zeros(n_steps, parameters.torus_dim)
-        offsets[:, axis] = steps
-        frames = [apply_transform(parameters, image.expand(n_steps, -1), offsets) for image in moved[[2, 4, 6, 9]]]
-        traversals.append(torch.stack(frames).reshape(-1, n_steps, side, side).numpy())
-    canonical = apply_transform(parameters, shapes, torch.zeros_like(poses))
-
-    def square(rows: Float[Tensor, "image pixel"]) -> figures.Array:
-        array: figures.Array = rows.reshape(-1, side, side).numpy()
-        return array
-
-    return figures.DemoPanels(
-        templates=square(parameters.dictionary.T),
-        planes=square(parameters.group_basis.T[:60]),
+def _panels(model: Parameters, inputs: Float[Tensor, "example pixel"]) -> DemoPanels:
+    engine = AdaptiveEngine(model.frequencies)
+    codes = infer_codes(model, inputs, engine)
+    poses = map_poses(model, inputs, codes, engine)
+    moved = reconstruct(model, codes, poses)
+    return DemoPanels(
+        templates=square(model.dictionary.T),
+        planes=square(model.group_basis.T[:N_COLUMNS]),
         inputs=square(inputs),
         reconstructions=square(moved),
-        canonical=square(canonical),
-        traversals=tuple(traversals),
+        canonical=square(reconstruct(model, codes, torch.zeros_like(poses))),
+        traversals=traverse(model, moved[WALKED], (-math.pi, math.pi)),
     )
