@@ -76,17 +76,12 @@ def measure_times(*, repeats: int = 7) -> dict[str, Any]:
 def measure_rivals() -> dict[str, Any]:
     """Compare the engines for three transformations: time to infer a few images over sampling's, and error."""
     problem, (frequencies, natural) = own_images(3, n_images=10), own_naturals(3, N_IRREPS, 3)
-    engines: dict[str, Engine] = {
-        "sampling": SamplingEngine(frequencies),
-        "grid50": GridEngine(frequencies, 50),
-        "adaptive": AdaptiveEngine(frequencies),
-    }
+    engines: dict[str, Engine] = {"sampling": SamplingEngine(frequencies), "grid50": GridEngine(frequencies, 50)}
+    engines["adaptive"] = AdaptiveEngine(frequencies)
     times = time_inference({name: (problem, engine) for name, engine in engines.items()}, repeats=1)
     errors = compare_engines(natural, engines, {"middle": N_BRUTE[3]["middle"]})
-    return {
-        name: {"time_over_sampling": times[name] / times["sampling"], "error": errors[name]["middle"]}
-        for name in engines
-    }
+    ratios = {name: spent / times["sampling"] for name, spent in times.items()}
+    return {name: {"time_over_sampling": ratios[name], "error": errors[name]["middle"]} for name in engines}
 
 
 def measure_errors(*, n_images: int = 4) -> dict[str, Any]:

@@ -1,10 +1,9 @@
 """How time and memory grow with the size of the job: ``python benchmarks/scale.py --json FILE``.
 
-Three parts: ``images`` grow in pixels, ``engines`` in transformations, ``streaming`` in images and processes.
-
-Memory is that of fresh processes. For streaming it is that of the process and its workers together, sampled from the
-kernel's accounts: PSS, in which pages that several processes share count once, and of it the part that is not a file
-(anonymous and shared memory). Shards are read, never mapped, so the page cache is in neither.
+Three parts: ``images`` grow in pixels, ``engines`` in transformations, ``streaming`` in images and processes. The
+memory of streaming is that of a fresh process and its workers together, sampled from the kernel's accounts: PSS, in
+which pages that several processes share count once, and of it the part that is not a file (anonymous and shared
+memory). Shards are read, never mapped, so the page cache is in neither.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ def watch(command: list[str]) -> Found:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent) as process:
         while process.poll() is None:
             found = [memory_of(pid, "smaps_rollup") for pid in _family(process.pid)]
-            now = [[each["Pss"], each["Pss_Anon"] + each["Pss_Shmem"]] for each in found if each]
+            now = [[each["Pss"], each.get("Pss_Anon", 0) + each.get("Pss_Shmem", 0)] for each in found if each]
             peak = np.fmax(peak, np.sum(now, axis=0)) if now else peak
             time.sleep(SAMPLE_SECONDS)
         printed = process.stdout.read() if process.stdout else ""
@@ -213,11 +212,13 @@ def measure_streaming(report: Report) -> Found:
         times = [[call(time_steps, batch, n_processes=n)["step_ms"] for n in (1, 2)] for _ in range(REPEATS)]
         one, two = np.min(times, axis=0).tolist()
         processes[f"batch_{batch}"] = {"one_process_ms": one, "two_processes_ms": two, "speedup": one / two}
-    ratios = {
-        f"{name}memory_ratio": rows[-1][f"peak_{name}memory_mb"] / rows[0][f"peak_{name}memory_mb"]
-        for name in ("", "own_")
+    return {
+        "streaming": rows,
+        "memory_ratio": rows[-1]["peak_memory_mb"] / rows[0]["peak_memory_mb"],
+        "own_memory_ratio": rows[-1]["peak_own_memory_mb"] / rows[0]["peak_own_memory_mb"],
+        "processes": processes,
+        "cores": os.cpu_count(),
     }
-    return {"streaming": rows, **ratios, "processes": processes, "cores": os.cpu_count()}
 
 
 PARTS = {"images": measure_images, "engines": measure_engines, "streaming": measure_streaming}

@@ -28,6 +28,7 @@ WARM_UP = 0.5  # share of the time after which memory is first measured
 TIMEOUT = 60.0  # seconds for one response
 N_REQUESTS = 60  # different ones, made in advance, as making them takes time
 Request = tuple[str, bytes, dict[str, str]]  # path, body, headers
+Exchange = tuple[float, str]  # seconds, and what was wrong
 
 
 def make_request(rng: np.random.Generator) -> Request:
@@ -55,10 +56,10 @@ def exchange(connection: HTTPConnection, request: Request) -> str:
         return f"{type(error).__name__}: {error}"
 
 
-def post_until(end: float, address: str, requests: list[Request], number: int) -> list[tuple[float, str]]:
-    """Post until the end, return seconds and problem of each request; a problem costs the connection and a pause."""
+def post_until(end: float, address: str, requests: list[Request], number: int) -> list[Exchange]:
+    """Post until the end, and return every exchange; a problem costs the connection and a pause."""
     connection = HTTPConnection(address, timeout=TIMEOUT)
-    done: list[tuple[float, str]] = []
+    done: list[Exchange] = []
     while (began := time.perf_counter()) < end:
         problem = exchange(connection, requests[(number + len(done)) % len(requests)])
         done.append((time.perf_counter() - began, problem))

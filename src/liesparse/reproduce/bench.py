@@ -35,8 +35,7 @@ SHARPNESS = {"sharp": 10.0, "middle": 1.0, "tenth": 0.1, "twentieth": 0.05, "fla
 MEMORY_IMAGES = 60_000
 N_STEPS = 20  # of the training that is timed
 AT_PEAK = 10  # sums of a round, as in kernel.c
-Job = Callable[[], object]
-Clock = Callable[[], float]
+Job = Callable[[], Any]
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ def make_problem(shape: Shape) -> Problem:
     return Problem(random_start(shape.side**2, **sizes, generator=rng), images)
 
 
-def alternate(jobs: Mapping[Any, Job], *, repeats: int = 15, clock: Clock = time.perf_counter) -> dict[Any, float]:
+def alternate(jobs: Mapping[Any, Job], *, repeats: int = 15, clock: Job = time.perf_counter) -> dict[Any, float]:
     """Time jobs in turn and return the median milliseconds of each: noise hits all of them alike."""
     times: dict[Any, list[float]] = {name: [] for name in jobs}
     for _ in range(2 + repeats):
@@ -182,12 +181,8 @@ def measure_step(shape: Shape, recipe: str, *, repeats: int = 15) -> dict[str, f
     step = times["epoch"] / N_STEPS
     inference = times["inference"] / step
     manifold = (times["maximize"] / settings.batches_per_update if settings.method == "em" else times["adam"]) / step
-    return {
-        "batch_ms": step,
-        "inference_share": inference,
-        "gradients_share": 1 - inference - manifold,
-        "stiefel_share": manifold,
-    }
+    shares = {"inference_share": inference, "gradients_share": 1 - inference - manifold, "stiefel_share": manifold}
+    return {"batch_ms": step} | shares
 
 
 def count_multiply_adds(frequencies: Int[Tensor, "irrep 2"], shape: Shape, *, compiled: bool) -> int:
@@ -206,10 +201,7 @@ def count_multiply_adds(frequencies: Int[Tensor, "irrep 2"], shape: Shape, *, co
 
 
 def measure_limit(shape: Shape, kernel: str, *, repeats: int = 15) -> dict[str, float]:
-    """Compare grid inference, on one thread, with the time that its multiply-adds and exponentials need at the peak.
-
-    The peak is that of a multiply-add and of an exponential alone, by the kernel's own code or by torch's.
-    """
+    """Compare grid inference, on one thread, with the time that its multiply-adds and exponentials need at the peak."""
     parameters, images = make_problem(shape)
     engine, library = GridEngine(parameters.frequencies, shape.n_grid, kernel=kernel), choose(kernel).library
     jobs: dict[str, Job] = {"inference": partial(infer_codes, parameters, images, engine)}
@@ -217,25 +209,19 @@ def measure_limit(shape: Shape, kernel: str, *, repeats: int = 15) -> dict[str, 
         large, numbers = torch.randn(1024, 1024), -torch.rand(1 << 20)
         jobs |= {"product": lambda: large @ large, "exp": numbers.exp}
         n_products, n_exponentials = 1024**3, 1 << 20
-    else:
+    else:  # the kernel's own code, in registers
         exercise, rounds = library.functions.exercise, 50_000
         jobs |= {"product": partial(exercise, rounds, 0), "exp": partial(exercise, rounds, 1)}
         n_products = n_exponentials = rounds * AT_PEAK * library.lane
     with set_torch_threads(1):
         times = alternate(jobs, repeats=repeats)
-    ns_per_multiply_add = 1e6 * times["product"] / n_products
-    ns_per_exponential = 1e6 * times["exp"] / n_exponentials
+    ns_per_product, ns_per_exponential = 1e6 * times["product"] / n_products, 1e6 * times["exp"] / n_exponentials
     n_steps, projection = 20, 2 * shape.n_irreps * shape.side**2  # WᵀI
     each = count_multiply_adds(parameters.frequencies, shape, compiled=engine.kernel != "torch")
-    multiply_adds = shape.batch * (n_steps * each + projection)
-    exponentials = shape.batch * n_steps * shape.n_grid**2
-    needed = (ns_per_multiply_add * multiply_adds + ns_per_exponential * exponentials) / 1e6
-    return {
-        "limit_fraction": needed / times["inference"],
-        "limit_ms": needed,
-        "gflops": 2 / ns_per_multiply_add,
-        "ns_per_exponential": ns_per_exponential,
-    }
+    needed_ns = (n_steps * each + projection) * ns_per_product + n_steps * shape.n_grid**2 * ns_per_exponential
+    needed = shape.batch * needed_ns / 1e6
+    speeds = {"gflops": 2 / ns_per_product, "ns_per_exponential": ns_per_exponential}
+    return {"limit_fraction": needed / times["inference"], "limit_ms": needed} | speeds
 
 
 def measure_kernels(shape: Shape, *, repeats: int = 15) -> dict[str, Any]:

@@ -93,7 +93,7 @@ class Order(NamedTuple):
     def identity(self, images: RowImages, **learning: Any) -> dict[str, Any]:
         """Return what must be equal for a file to count; another data set may have MNIST's names and size."""
         settings = {"row": self.name, "model": asdict(self.row.model), "seed": self.seed}
-        return _plain(settings | learning) | {"data": hash_tensor(images.train)}
+        return json.loads(json.dumps(settings | learning)) | {"data": hash_tensor(images.train)}
 
 
 class Step(NamedTuple):
@@ -245,7 +245,8 @@ def run(
     """
     for job in jobs:
         path = folder / job.file_name
-        settings = _plain(asdict(recipes[job.method][job.row] if job.method in recipes else ROWS[job.row]))
+        wanted = recipes[job.method][job.row] if job.method in recipes else ROWS[job.row]
+        settings = json.loads(json.dumps(asdict(wanted)))  # as JSON has them
         try:
             cell = json.loads(path.read_text(encoding="utf-8"))
         except (FileNotFoundError, json.JSONDecodeError):
@@ -254,12 +255,6 @@ def run(
             cell = compute_cell(job, recipes, folder, data_dir, watch) | {"settings": settings}
             write_json(path, cell)
         yield job, cell
-
-
-def _plain(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return settings as JSON has them."""
-    plain: dict[str, Any] = json.loads(json.dumps(settings))
-    return plain
 
 
 def flat_cells(found: dict[Job, dict[str, Any]], recipes: Recipes) -> list[dict[str, Any]]:
