@@ -1,89 +1,80 @@
 """How time and memory grow with the size of the job: ``python benchmarks/scale.py --json FILE``.
 
-Three parts: ``images`` grow in pixels, ``engines`` in transformations, ``streaming`` in images and processes. The
-memory of streaming is that of a fresh process and its workers together, sampled from the kernel's accounts: PSS, in
-which pages that several processes share count once, and of it the part that is not a file (anonymous and shared
-memory). Shards are read, never mapped, so the page cache is in neither.
+Four parts: ``images`` grow in pixels, ``engines`` in transformations, ``streaming`` in images and processes,
+``server`` in clients of the explorer.
 """
 
 from __future__ import annotations
 
 import argparse
-import inspect
 import json
-import os
-import subprocess
-import sys
-import tempfile
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from rich.console import Console
+from torch import Tensor
+from torch.nn.functional import normalize, one_hot
 from torch.utils.benchmark import set_torch_threads
 from torch.utils.flop_counter import FlopCounterMode
 
-from engines import BATCH, N_COMPONENTS, N_IRREPS, measure_engines, own_images
-from liesparse.data import ShardBatches, open_shards, translations
+from liesparse import stiefel, torus
 from liesparse.devices import DRY
-from liesparse.estimators import LieSparseCoder
+from liesparse.inference import infer_codes
 from liesparse.initialization import random_start, start_from_data
+from liesparse.lattice import half_lattice
 from liesparse.learning import advance, learn
-from liesparse.parallel import join
-from liesparse.posterior import make_engine
+from liesparse.model import reconstruct
+from liesparse.posterior import AdaptiveEngine, Engine, GridEngine, SamplingEngine, make_engine, natural_parameters
 from liesparse.recipes import load_recipe
-from liesparse.reproduce.bench import Problem, alternate, memory_of, peak_memory
+from liesparse.reproduce.bench import SHARPNESS, Problem, Shape, alternate, compare_engines, make_problem, peak_memory
 from liesparse.settings import Settings
 from liesparse.state import State
+from processes import Found, Report, call, measure_server, measure_streaming
 
+BATCH, N_IRREPS, N_COMPONENTS, NOISE = 100, 128, 10, 0.3  # noise of an image over its norm
 PIXELS = {"28 × 28": 784, "14 × 14": 196, "32 × 32 × 3": 3072, "64 × 64": 4096}  # ratios are to the first
 N_GRID = 50  # of the grid on which operations are counted
 MEMORY_IMAGES = 1000
 BYTES = 4  # of a float32
-SIZES, SHARD = (200_000, 1_000_000), 50_000  # streamed images, and those in a file
-MODEL: dict[str, Any] = {"n_irreps": 16, "settings": {"learning.n_code_steps": 4}}  # small, to be quick
-STEPS, WARM_UP = 20, 5  # of which the time is taken, and before
-BATCHES = (100, 800)
-REPEATS = 3  # in turn, of which the fastest counts: other programs only ever add time
-SAMPLE_SECONDS = 0.1
-Report = Callable[[str], None]
-Found = dict[str, Any]
+SMALL = 40  # planes of the small lattice for brute force on the 3-torus
+N_BRUTE = {  # points per axis that resolve such posteriors; the sharp ones on the 4-torus would need too many
+    3: {"sharp": 200, "middle": 100, "tenth": 60, "twentieth": 60, "flat": 60},
+    4: {"middle": 64, "tenth": 40, "twentieth": 40, "flat": 30},
+}
 
 
-def watch(command: list[str]) -> Found:
-    """Run a command that prints JSON; return that and the most MB that it and its children took (Linux, else NaN)."""
-    peak = np.full(2, np.nan)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent) as process:
-        while process.poll() is None:
-            found = [memory_of(pid, "smaps_rollup") for pid in _family(process.pid)]
-            now = [[each["Pss"], each.get("Pss_Anon", 0) + each.get("Pss_Shmem", 0)] for each in found if each]
-            peak = np.fmax(peak, np.sum(now, axis=0)) if now else peak
-            time.sleep(SAMPLE_SECONDS)
-        printed = process.stdout.read() if process.stdout else ""
-    if process.returncode:
-        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}")
-    return {**json.loads(printed), "peak_memory_mb": float(peak[0]), "peak_own_memory_mb": float(peak[1])}
+def own_images(torus_dim: int, *, n_pixels: int = 784, n_irreps: int = N_IRREPS, n_images: int = BATCH) -> Problem:
+    """Return a random model and noisy images of its own, one shape in each: posteriors as a good model has them.
+
+    For any number of pixels the shapes and poses are the same in the plane coordinates, under another W.
+    """
+    rng = torch.Generator().manual_seed(0)
+    sizes: dict[str, Any] = {"n_components": N_COMPONENTS, "n_irreps": n_irreps, "torus_dim": torus_dim}
+    drawn = random_start(2 * n_irreps, **sizes, include_zero=True, generator=rng)
+    poses = 2 * math.pi * torch.rand(n_images, torus_dim, generator=rng)
+    group_basis = stiefel.random_point(n_pixels, 2 * n_irreps, generator=rng)
+    model = replace(drawn, group_basis=group_basis, dictionary=group_basis @ drawn.dictionary)
+    images = reconstruct(model, one_hot(torch.arange(n_images) % N_COMPONENTS, N_COMPONENTS).float(), poses)
+    noise = torch.randn(images.shape, generator=rng) / math.sqrt(n_pixels)
+    return Problem(model, normalize(images + NOISE * noise, dim=1))
 
 
-def _family(pid: int) -> list[int]:
-    """Return a process and all that descend from it."""
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except OSError:
-        return []
-    return [pid, *(member for child in children for member in _family(int(child)))]
-
-
-def call(function: Callable[[Any], Found | None], argument: int | str, *, n_processes: int = 1) -> Found:
-    """Call a function of a module beside this one in fresh processes; one of them returns a dict, the others None."""
-    module = Path(inspect.getfile(function)).stem
-    code = f"import json, {module} as m; r = m.{function.__name__}({argument!r}); r and print(json.dumps(r))"
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n_processes), "--no-python"]
-    return watch([*([sys.executable, *launch] if n_processes > 1 else []), sys.executable, "-c", code])
+def own_naturals(torus_dim: int, n_irreps: int, n_images: int) -> tuple[Tensor, Tensor]:
+    """Return frequencies and η̂ of noisy images of random shapes, at the paper's σ."""
+    rng = torch.Generator().manual_seed(0)
+    frequencies = half_lattice(torus_dim, n_irreps, include_zero=True)
+    shapes = normalize(torch.randn(n_images, 2 * n_irreps, generator=rng), dim=1).unflatten(1, (-1, 2))
+    noise = NOISE * torch.randn(shapes.shape, generator=rng) / math.sqrt(2 * n_irreps)
+    poses = 2 * math.pi * torch.rand(n_images, torus_dim, generator=rng)
+    moved = torus.rotate(shapes, torus.phases(frequencies, poses)) + noise
+    images = normalize(moved.flatten(1), dim=1).view_as(moved)
+    return frequencies, natural_parameters(shapes, images, 0.1, torch.zeros(n_irreps, 2))
 
 
 def learning_settings() -> Settings:
@@ -160,68 +151,56 @@ def measure_images(report: Report) -> Found:
     return {**sizes, "growth": rows, "settings": asdict(learning_settings())}
 
 
-def make_shards(folder: Path, n_images: int) -> None:
-    """Write files of 28 × 28 bytes: the ten digits, each anywhere up to 7 pixels away."""
-    rng = torch.Generator().manual_seed(0)
-    for number, begin in enumerate(range(0, n_images, SHARD)):
-        images = translations(min(SHARD, n_images - begin), generator=rng).images.view(-1, 28, 28)
-        np.save(folder / f"{number:05d}.npy", (255 * images / images.amax()).byte().numpy())
+def time_inference(jobs: dict[str, tuple[Problem, Engine]], *, repeats: int) -> dict[str, float]:
+    """Return milliseconds on one thread, by the processor's own clock, whatever else it has to do."""
+    timed = {name: partial(infer_codes, *problem, engine) for name, (problem, engine) in jobs.items()}
+    with set_torch_threads(1):
+        return alternate(timed, repeats=repeats, clock=time.process_time)
 
 
-def train_on(folder: str) -> Found:
-    """Learn from every image of a folder once, and read all of them once more without learning."""
-    torch.set_num_threads(1)
-    times = [time.perf_counter()]
-    shards = open_shards(Path(folder))
-    times.append(time.perf_counter())
-    LieSparseCoder(10, n_epochs=1, random_state=0, **MODEL).fit(shards)
-    times.append(time.perf_counter())
-    n_read = sum(len(batch) for batch in ShardBatches(shards, 100).epoch(torch.Generator()))
-    times.append(time.perf_counter())
-    rates = (np.array([len(shards), len(shards), n_read]) / np.diff(times)).tolist()
-    named = {f"{name}_images_per_second": rate for name, rate in zip(("open", "learn", "read"), rates, strict=True)}
-    return {"n_images": len(shards), **named}
+def measure_times(*, repeats: int = 7) -> Found:
+    """Time the inference of a batch by the automatic engine for n = 2, 3, 4, 6, as ratios to n = 2."""
+    problems = {"n2": make_problem(Shape())} | {f"n{n}": own_images(n) for n in (3, 4, 6)}
+    jobs = {name: (each, make_engine("auto", each.parameters.frequencies)) for name, each in problems.items()}
+    times = time_inference(jobs, repeats=repeats)
+    return {"batch_ms": times, **{f"time_ratio_{name}": times[name] / times["n2"] for name in ("n3", "n4", "n6")}}
 
 
-def time_steps(batch_size: int) -> Found | None:
-    """Time steps of the default recipe at the paper's size; of several processes the first answers."""
-    torch.set_num_threads(1)
-    rows = torch.rand(batch_size * (STEPS + WARM_UP), 784, generator=torch.Generator().manual_seed(0))
-    times: list[float] = []
-    chosen: dict[str, Any] = {
-        "settings": {"learning.batch_size": batch_size, "learning.reseed_overlap": 1.0},
-        "callbacks": [lambda _: times.append(time.perf_counter())],
-    }
-    with join() as group:
-        LieSparseCoder(10, n_epochs=1, random_state=0, **chosen).fit(rows, group=group)
-        steps = np.diff(times[WARM_UP - 1 : -1])  # the last has the health of the epoch with it
-        return None if group.rank else {"step_ms": 1000 * float(np.median(steps))}
+def measure_rivals() -> Found:
+    """Compare the engines for three transformations: time to infer a few images over sampling's, and error."""
+    problem, (frequencies, natural) = own_images(3, n_images=10), own_naturals(3, N_IRREPS, 3)
+    engines: dict[str, Engine] = {"sampling": SamplingEngine(frequencies), "grid50": GridEngine(frequencies, 50)}
+    engines["adaptive"] = AdaptiveEngine(frequencies)
+    times = time_inference({name: (problem, engine) for name, engine in engines.items()}, repeats=1)
+    errors = compare_engines(natural, engines, {"middle": N_BRUTE[3]["middle"]})
+    ratios = {name: spent / times["sampling"] for name, spent in times.items()}
+    return {name: {"time_over_sampling": ratios[name], "error": errors[name]["middle"]} for name in engines}
 
 
-def measure_streaming(report: Report) -> Found:
-    """Return what learning from folders of several sizes takes, and the time of a step in one process and in two."""
-    rows: list[Found] = []
-    for size in SIZES:
-        report(f"{size:,} images from a folder of shards")
-        with tempfile.TemporaryDirectory() as folder:
-            make_shards(Path(folder), size)
-            rows.append(call(train_on, folder))
-    processes = {}
-    for batch in BATCHES:
-        report(f"steps of {batch} images in one process and in two")
-        times = [[call(time_steps, batch, n_processes=n)["step_ms"] for n in (1, 2)] for _ in range(REPEATS)]
-        one, two = np.min(times, axis=0).tolist()
-        processes[f"batch_{batch}"] = {"one_process_ms": one, "two_processes_ms": two, "speedup": one / two}
-    return {
-        "streaming": rows,
-        "memory_ratio": rows[-1]["peak_memory_mb"] / rows[0]["peak_memory_mb"],
-        "own_memory_ratio": rows[-1]["peak_own_memory_mb"] / rows[0]["peak_own_memory_mb"],
-        "processes": processes,
-        "cores": os.cpu_count(),
-    }
+def measure_errors(*, n_images: int = 4) -> Found:
+    """Compare sampling with brute force for n = 3 and n = 4, and return its effective sample size beside the error."""
+    found: Found = {}
+    for n, n_irreps in ((3, SMALL), (4, N_IRREPS)):
+        frequencies, natural = own_naturals(n, n_irreps, n_images)
+        engine = SamplingEngine(frequencies)
+        sizes = {name: engine.effective_sample_size(factor * natural) for name, factor in SHARPNESS.items()}
+        found[f"error_n{n}"] = compare_engines(natural, {"sampling": engine}, N_BRUTE[n])["sampling"]
+        found[f"effective_sample_size_n{n}"] = {name: float(each.mean()) for name, each in sizes.items()}
+    return found
 
 
-PARTS = {"images": measure_images, "engines": measure_engines, "streaming": measure_streaming}
+def measure_engines(report: Report) -> Found:
+    """Return everything under the names that docs/engines.md uses."""
+    report("the time of a batch for n = 2, 3, 4 and 6")
+    found = measure_times()
+    report("the rivals for n = 3")
+    found["rivals_n3"] = measure_rivals()
+    report("errors against brute force")
+    return found | measure_errors()
+
+
+PARTS: dict[str, Callable[..., Found]] = {"images": measure_images, "engines": measure_engines}
+PARTS |= {"streaming": measure_streaming, "server": measure_server}
 
 
 def main() -> None:
@@ -229,11 +208,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--part", action="append", choices=PARTS, help="only this part; again for more")
     parser.add_argument("--json", type=Path, help="write the figures to this file too")
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long the server is under load")
+    parser.add_argument("--clients", type=int, default=50, help="how many clients the server has")
     options = parser.parse_args()
+    load = {"seconds": options.seconds, "clients": options.clients}
     console, found = Console(), {}
     for part in options.part or PARTS:
         with console.status(part) as status:
-            found[part] = PARTS[part](status.update)
+            found[part] = PARTS[part](status.update, **(load if part == "server" else {}))
         console.print_json(data={part: found[part]})
     if options.json:
         options.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")

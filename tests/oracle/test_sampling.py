@@ -7,7 +7,6 @@ import torch
 from torch.distributions import MultivariateNormal
 from torch.testing import assert_close
 
-from engines import own_images, own_naturals
 from liesparse import torus
 from liesparse.data import translations_rotations
 from liesparse.estimators import LieSparseCoder
@@ -28,6 +27,7 @@ from liesparse.posterior.kernels import runnable
 from liesparse.posterior.lattices import cloud_points, even_points
 from liesparse.reproduce.bench import relative_error
 from liesparse.settings import Settings
+from scale import own_images, own_naturals
 
 F64 = torch.float64
 SCALES = [0.0, 0.01, 0.03, 0.1, 0.3, 1.0, 10.0]  # 1 is the paper's σ

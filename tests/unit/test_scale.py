@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from torch.utils.benchmark import set_torch_threads
 from torch.utils.flop_counter import FlopCounterMode
 
-import engines
+import processes
 import scale
 from liesparse.data import open_shards
 from liesparse.lattice import half_lattice
@@ -41,13 +41,13 @@ def count_by_formulas(d, n_irreps, k, b, n):
     [(784, 128, 10, 100, 50), (196, 98, 10, 30, 20), (300, 20, 40, 7, 13)],
 )
 def test_formulas_and_torchs_counter_agree(n_pixels, n_irreps, k, batch, n_grid, monkeypatch):
-    monkeypatch.setattr(engines, "N_COMPONENTS", k)
+    monkeypatch.setattr(scale, "N_COMPONENTS", k)
     counted = scale.count_operations(n_pixels, n_irreps, batch=batch, n_grid=n_grid)
     assert counted == count_by_formulas(n_pixels, n_irreps, k, batch, n_grid)
 
 
 def test_a_dry_run_does_what_a_real_one_does():
-    problem = engines.own_images(2, n_pixels=300, n_irreps=20)
+    problem = scale.own_images(2, n_pixels=300, n_irreps=20)
     settings = replace(scale.learning_settings(), posterior="grid", n_grid=13)  # odd: not the compiled code
     with FlopCounterMode(display=False) as counter:
         scale.two_steps(problem, settings)()
@@ -55,7 +55,7 @@ def test_a_dry_run_does_what_a_real_one_does():
 
 
 def test_all_sizes_get_the_same_problem():
-    small, large = (engines.own_images(2, n_pixels=n, n_irreps=20, n_images=5) for n in (100, 300))
+    small, large = (scale.own_images(2, n_pixels=n, n_irreps=20, n_images=5) for n in (100, 300))
     planes = [problem.parameters.group_basis.T @ problem.parameters.dictionary for problem in (small, large)]
     assert_close(*planes, atol=1e-5, rtol=0)
     assert_close(large.images.norm(dim=1), torch.ones(5))
@@ -64,7 +64,7 @@ def test_all_sizes_get_the_same_problem():
 
 
 def test_a_step_of_two_has_one_m_step():
-    problem = engines.own_images(2, n_pixels=100, n_irreps=20, n_images=5)
+    problem = scale.own_images(2, n_pixels=100, n_irreps=20, n_images=5)
     state = scale.two_steps(problem, scale.learning_settings())()
     assert state.step == 102
     assert not state.parameters.group_basis.equal(problem.parameters.group_basis)
@@ -72,7 +72,7 @@ def test_a_step_of_two_has_one_m_step():
 
 @pytest.mark.slow
 def test_no_matrix_of_pixels_by_pixels_at_64_by_64():
-    found = scale.call(scale.measure_memory, 64 * 64)
+    found = processes.call(scale.measure_memory, 64 * 64)
     if math.isnan(found["start_mb"]):
         pytest.skip("peak memory is only known on Linux")
     assert 4 < found["learning_mb"] < 115  # usually 75 to 93, of 4.2 for W; a D × D matrix of floats would add 67
@@ -120,7 +120,7 @@ def test_an_unknown_part_is_refused(monkeypatch, capsys):
 
 
 def test_ratios_are_of_the_times_beside_them():
-    found = engines.measure_times(repeats=1)
+    found = scale.measure_times(repeats=1)
     for name in ("n3", "n4", "n6"):
         assert found[f"time_ratio_{name}"] == found["batch_ms"][name] / found["batch_ms"]["n2"]
 
@@ -135,13 +135,13 @@ def test_the_number_of_threads_is_given_back():
 
 @pytest.mark.slow
 def test_errors_are_measured_for_every_sharpness(monkeypatch):
-    monkeypatch.setattr(engines, "SMALL", 6)
-    monkeypatch.setattr(engines, "N_IRREPS", 6)
-    monkeypatch.setattr(engines, "N_BRUTE", {3: dict.fromkeys(engines.SHARPNESS, 24), 4: {"middle": 16, "flat": 8}})
-    found = engines.measure_errors(n_images=1)
+    monkeypatch.setattr(scale, "SMALL", 6)
+    monkeypatch.setattr(scale, "N_IRREPS", 6)
+    monkeypatch.setattr(scale, "N_BRUTE", {3: dict.fromkeys(scale.SHARPNESS, 24), 4: {"middle": 16, "flat": 8}})
+    found = scale.measure_errors(n_images=1)
     for n in (3, 4):
-        assert set(found[f"error_n{n}"]) == set(engines.N_BRUTE[n])
-        assert set(found[f"effective_sample_size_n{n}"]) == set(engines.SHARPNESS)
+        assert set(found[f"error_n{n}"]) == set(scale.N_BRUTE[n])
+        assert set(found[f"effective_sample_size_n{n}"]) == set(scale.SHARPNESS)
 
 
 # ---- streaming
@@ -161,16 +161,16 @@ print(json.dumps({"said": 1}))
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's accounts are Linux's")
 def test_the_peak_counts_children_and_shared_pages_once():
-    found = scale.watch([sys.executable, "-c", CODE])
+    found = processes.watch([sys.executable, "-c", CODE])
     assert found["said"] == 1
     assert 100 < found["peak_own_memory_mb"] <= found["peak_memory_mb"] < 130
     with pytest.raises(RuntimeError, match="ended with 3"):
-        scale.watch([sys.executable, "-c", "raise SystemExit(3)"])
+        processes.watch([sys.executable, "-c", "raise SystemExit(3)"])
 
 
 def test_shards_to_measure_with_are_digits_that_move(tmp_path, monkeypatch):
-    monkeypatch.setattr(scale, "SHARD", 300)
-    scale.make_shards(tmp_path, 700)
+    monkeypatch.setattr(processes, "SHARD", 300)
+    processes.make_shards(tmp_path, 700)
     shards = open_shards(tmp_path)
     assert [file.n_images for file in shards.files] == [300, 300, 100]
     assert shards.image_shape == (28, 28)
@@ -181,10 +181,10 @@ def test_shards_to_measure_with_are_digits_that_move(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_streaming_is_measured_in_processes_of_its_own(monkeypatch):
-    monkeypatch.setattr(scale, "SIZES", (600, 1200))
-    monkeypatch.setattr(scale, "BATCHES", (10,))
-    monkeypatch.setattr(scale, "REPEATS", 1)
-    found = scale.measure_streaming(lambda _: None)
+    monkeypatch.setattr(processes, "SIZES", (600, 1200))
+    monkeypatch.setattr(processes, "BATCHES", (10,))
+    monkeypatch.setattr(processes, "REPEATS", 1)
+    found = processes.measure_streaming(lambda _: None)
     assert [row["n_images"] for row in found["streaming"]] == [600, 1200]
     assert all(row["read_images_per_second"] > 0 for row in found["streaming"])
     row = found["processes"]["batch_10"]
