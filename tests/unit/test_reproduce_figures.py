@@ -15,7 +15,7 @@ from liesparse.model import apply_transform
 from liesparse.posterior import AdaptiveEngine, TorusPosterior, pose_natural
 from liesparse.recipes import load_recipe
 from liesparse.reproduce import figures as work
-from liesparse.reproduce.rows import ROWS, Order, RowImages, find_or_learn, find_or_learn_baseline
+from liesparse.reproduce.table1 import ROWS, Order, RowImages, find_or_learn, find_or_learn_baseline
 
 
 @pytest.fixture(scope="module")

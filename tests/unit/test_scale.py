@@ -5,21 +5,19 @@ import math
 import sys
 import time
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
+from torch.utils.benchmark import set_torch_threads
 from torch.utils.flop_counter import FlopCounterMode
 
-import engines
+import processes
 import scale
-import streaming
 from liesparse.data import open_shards
 from liesparse.lattice import half_lattice
-from liesparse.posterior import GridEngine, SamplingEngine
-from liesparse.reproduce.bench import alternate, one_thread, relative_error
+from liesparse.reproduce.bench import alternate
 
 
 def count_by_formulas(d, n_irreps, k, b, n):
@@ -43,13 +41,13 @@ def count_by_formulas(d, n_irreps, k, b, n):
     [(784, 128, 10, 100, 50), (196, 98, 10, 30, 20), (300, 20, 40, 7, 13)],
 )
 def test_formulas_and_torchs_counter_agree(n_pixels, n_irreps, k, batch, n_grid, monkeypatch):
-    monkeypatch.setattr(engines, "N_COMPONENTS", k)
+    monkeypatch.setattr(scale, "N_COMPONENTS", k)
     counted = scale.count_operations(n_pixels, n_irreps, batch=batch, n_grid=n_grid)
     assert counted == count_by_formulas(n_pixels, n_irreps, k, batch, n_grid)
 
 
 def test_a_dry_run_does_what_a_real_one_does():
-    problem = engines.own_images(2, n_pixels=300, n_irreps=20)
+    problem = scale.own_images(2, n_pixels=300, n_irreps=20)
     settings = replace(scale.learning_settings(), posterior="grid", n_grid=13)  # odd: not the compiled code
     with FlopCounterMode(display=False) as counter:
         scale.two_steps(problem, settings)()
@@ -57,7 +55,7 @@ def test_a_dry_run_does_what_a_real_one_does():
 
 
 def test_all_sizes_get_the_same_problem():
-    small, large = (engines.own_images(2, n_pixels=n, n_irreps=20, n_images=5) for n in (100, 300))
+    small, large = (scale.own_images(2, n_pixels=n, n_irreps=20, n_images=5) for n in (100, 300))
     planes = [problem.parameters.group_basis.T @ problem.parameters.dictionary for problem in (small, large)]
     assert_close(*planes, atol=1e-5, rtol=0)
     assert_close(large.images.norm(dim=1), torch.ones(5))
@@ -66,7 +64,7 @@ def test_all_sizes_get_the_same_problem():
 
 
 def test_a_step_of_two_has_one_m_step():
-    problem = engines.own_images(2, n_pixels=100, n_irreps=20, n_images=5)
+    problem = scale.own_images(2, n_pixels=100, n_irreps=20, n_images=5)
     state = scale.two_steps(problem, scale.learning_settings())()
     assert state.step == 102
     assert not state.parameters.group_basis.equal(problem.parameters.group_basis)
@@ -74,38 +72,26 @@ def test_a_step_of_two_has_one_m_step():
 
 @pytest.mark.slow
 def test_no_matrix_of_pixels_by_pixels_at_64_by_64():
-    found = streaming.call(scale.measure_memory, 64 * 64).printed
+    found = processes.call(scale.measure_memory, 64 * 64)
     if math.isnan(found["start_mb"]):
         pytest.skip("peak memory is only known on Linux")
     assert 4 < found["learning_mb"] < 115  # usually 75 to 93, of 4.2 for W; a D × D matrix of floats would add 67
     assert 4 < found["start_mb"] < 85
 
 
-def test_the_estimate_is_its_arithmetic():
-    found = scale.estimate((28, 28), 128, 10.0)
-    assert found["steps"] == 1e9 / 6400
-    assert found["compute_hours"] == pytest.approx(156_250 * 0.010 / 3600)
-    assert found["statistics_mb"] == pytest.approx(4 * (784 * 256 + 256 * 10 + 100) / 1e6)
-    assert found["gradients_mb"] == pytest.approx(4 * (784 * 10 + 784 * 256) / 1e6)
-    assert found["sent_mb_per_step"] == pytest.approx(2 * 63 / 64 * found["statistics_mb"])
-    assert found["mb_per_second"] == pytest.approx(found["sent_mb_per_step"] / 0.010)
-
-
 @pytest.mark.slow
 def test_the_command_prints_and_writes_all_figures(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(scale, "SHAPES", ((16, 16), (16, 16, 3)))
-    monkeypatch.setattr(scale, "PATCHES", ((6, 6),))
-    monkeypatch.setattr(scale, "call", lambda function, n: SimpleNamespace(printed=function(n)))
+    monkeypatch.setattr(scale, "PIXELS", {"16 × 16": 256, "6 × 6": 36, "16 × 16 × 3": 768})
+    monkeypatch.setattr(scale, "call", lambda function, n: function(n))
     monkeypatch.setattr(scale, "MEMORY_IMAGES", 20)
     path = tmp_path / "scale.json"
     monkeypatch.setattr(sys, "argv", ["scale.py", "--part", "images", "--json", str(path)])
     scale.main()
     written = json.loads(path.read_text())
     found = written["images"]
-    assert [row["n_pixels"] for row in found["growth"]] == [256, 768]
-    assert found["growth"][1]["step_ratio"] == found["growth"][1]["step_ms"] / found["growth"][0]["step_ms"]
+    assert [(row["n_pixels"], row["n_irreps"]) for row in found["growth"]] == [(256, 128), (36, 18), (768, 128)]
+    assert found["growth"][2]["step_ratio"] == found["growth"][2]["step_ms"] / found["growth"][0]["step_ms"]
     assert found["growth"][0]["pixels_ratio"] == 1
-    assert found["estimate"][0]["n_irreps"] == 18
     assert "first_memory" in found["settings"]
     assert json.loads(capsys.readouterr().out) == written
 
@@ -134,7 +120,7 @@ def test_an_unknown_part_is_refused(monkeypatch, capsys):
 
 
 def test_ratios_are_of_the_times_beside_them():
-    found = engines.measure_times(repeats=1)
+    found = scale.measure_times(repeats=1)
     for name in ("n3", "n4", "n6"):
         assert found[f"time_ratio_{name}"] == found["batch_ms"][name] / found["batch_ms"]["n2"]
 
@@ -142,31 +128,20 @@ def test_ratios_are_of_the_times_beside_them():
 def test_the_number_of_threads_is_given_back():
     before = torch.get_num_threads()
     seen = []
-    with one_thread():
+    with set_torch_threads(1):
         times = alternate({"job": lambda: seen.append(torch.get_num_threads())}, repeats=1, clock=time.process_time)
     assert (seen, torch.get_num_threads(), list(times)) == ([1, 1, 1], before, ["job"])
 
 
-def test_the_long_estimate_and_brute_force_are_one():
-    frequencies, natural = engines.own_naturals(2, 30, 3)
-    truth = GridEngine(frequencies, 300, dtype=torch.float64).moments(natural.double()).rotation
-    engine = SamplingEngine(frequencies)
-    long = torch.stack([engines.long_estimate(row, engine, n_draws=1 << 17) for row in natural])
-    assert relative_error(engines.brute_force(natural, frequencies, 200), truth) < 1e-6
-    assert relative_error(long, truth) < 2e-3
-    assert relative_error(0.9 * truth, truth) > 0.09
-
-
 @pytest.mark.slow
 def test_errors_are_measured_for_every_sharpness(monkeypatch):
-    monkeypatch.setattr(engines, "SMALL", 6)
-    monkeypatch.setattr(engines, "N_IRREPS", 6)
-    monkeypatch.setattr(engines, "N_LONG", 1)
-    monkeypatch.setattr(engines, "N_BRUTE", {3: dict.fromkeys(engines.SHARPNESS, 24), 4: {"middle": 16, "flat": 8}})
-    found = engines.measure_errors(n_images=1)
+    monkeypatch.setattr(scale, "SMALL", 6)
+    monkeypatch.setattr(scale, "N_IRREPS", 6)
+    monkeypatch.setattr(scale, "N_BRUTE", {3: dict.fromkeys(scale.SHARPNESS, 24), 4: {"middle": 16, "flat": 8}})
+    found = scale.measure_errors(n_images=1)
     for n in (3, 4):
-        assert set(found[f"error_n{n}"]) == set(found[f"effective_sample_size_n{n}"]) == set(engines.SHARPNESS)
-        assert found[f"long_estimate_error_n{n}"] > 0
+        assert set(found[f"error_n{n}"]) == set(scale.N_BRUTE[n])
+        assert set(found[f"effective_sample_size_n{n}"]) == set(scale.SHARPNESS)
 
 
 # ---- streaming
@@ -186,16 +161,16 @@ print(json.dumps({"said": 1}))
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's accounts are Linux's")
 def test_the_peak_counts_children_and_shared_pages_once():
-    peak = streaming.watch([sys.executable, "-c", CODE])
-    assert peak.printed == {"said": 1}
-    assert 100 < peak.own <= peak.total < 130
+    found = processes.watch([sys.executable, "-c", CODE])
+    assert found["said"] == 1
+    assert 100 < found["peak_own_memory_mb"] <= found["peak_memory_mb"] < 130
     with pytest.raises(RuntimeError, match="ended with 3"):
-        streaming.watch([sys.executable, "-c", "raise SystemExit(3)"])
+        processes.watch([sys.executable, "-c", "raise SystemExit(3)"])
 
 
 def test_shards_to_measure_with_are_digits_that_move(tmp_path, monkeypatch):
-    monkeypatch.setattr(streaming, "SHARD", 300)
-    streaming.make_shards(tmp_path, 700)
+    monkeypatch.setattr(processes, "SHARD", 300)
+    processes.make_shards(tmp_path, 700)
     shards = open_shards(tmp_path)
     assert [file.n_images for file in shards.files] == [300, 300, 100]
     assert shards.image_shape == (28, 28)
@@ -206,10 +181,10 @@ def test_shards_to_measure_with_are_digits_that_move(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_streaming_is_measured_in_processes_of_its_own(monkeypatch):
-    monkeypatch.setattr(streaming, "SIZES", (600, 1200))
-    monkeypatch.setattr(streaming, "BATCHES", (10,))
-    monkeypatch.setattr(streaming, "REPEATS", 1)
-    found = streaming.measure_streaming(lambda _: None)
+    monkeypatch.setattr(processes, "SIZES", (600, 1200))
+    monkeypatch.setattr(processes, "BATCHES", (10,))
+    monkeypatch.setattr(processes, "REPEATS", 1)
+    found = processes.measure_streaming(lambda _: None)
     assert [row["n_images"] for row in found["streaming"]] == [600, 1200]
     assert all(row["read_images_per_second"] > 0 for row in found["streaming"])
     row = found["processes"]["batch_10"]

@@ -9,16 +9,15 @@ import torch
 
 from liesparse.data import load_mnist
 from liesparse.recipes import load_recipe
-from liesparse.reproduce import rows
-from liesparse.reproduce.rows import ROWS
-from liesparse.reproduce.table1 import Job, flat_cells, plan, run, summarize, table
+from liesparse.reproduce import table1
+from liesparse.reproduce.table1 import ROWS, Job, flat_cells, plan, run, summarize, table
 
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch):
-    monkeypatch.setattr(rows, "N_TRAIN", 300)
-    monkeypatch.setattr(rows, "N_TEST", 60)
-    monkeypatch.setattr(rows, "N_MONITORED", 20)
+    monkeypatch.setattr(table1, "N_TRAIN", 300)
+    monkeypatch.setattr(table1, "N_TEST", 60)
+    monkeypatch.setattr(table1, "N_MONITORED", 20)
 
 
 def quick(name, row):

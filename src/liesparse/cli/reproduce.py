@@ -25,8 +25,7 @@ from liesparse.cli.common import (
 from liesparse.cli.train import check_writable
 
 if TYPE_CHECKING:
-    from liesparse.reproduce.rows import Order, RowImages, Tell
-    from liesparse.reproduce.table1 import Job, Recipes
+    from liesparse.reproduce.table1 import Job, Order, Recipes, RowImages, Tell
 
 app = typer.Typer(no_args_is_help=True, help="Make the paper's results again.")
 Made = TypeVar("Made")
@@ -73,7 +72,7 @@ def table1(
     """
     from liesparse.recipes import load_recipe, parse_values
     from liesparse.reproduce import table1 as work
-    from liesparse.reproduce.rows import ROWS
+    from liesparse.reproduce.table1 import ROWS
 
     names = _choose_rows(console, rows, list(ROWS))
     chosen = ["paper", "best"] if recipe == "both" else [recipe.value]
@@ -146,7 +145,7 @@ def figures(
     from dataclasses import replace
 
     from liesparse.recipes import load_recipe
-    from liesparse.reproduce.rows import ROWS, Order
+    from liesparse.reproduce.table1 import ROWS, Order
 
     names = _choose_rows(console, rows, list(FIGURE_ROWS))
     check_writable(out)
@@ -168,7 +167,7 @@ def figures(
 def _rows_with_data(console: Console, names: list[str], data_dir: Path | None, *, asked: bool) -> list[str]:
     """Leave out the rows without data, or stop if they were asked for: before, not after, the others are learned."""
     from liesparse.data import find_mnist
-    from liesparse.reproduce.rows import ROWS
+    from liesparse.reproduce.table1 import ROWS
 
     there = []
     for name in names:
@@ -188,7 +187,7 @@ def _draw_figures(console: Console, orders: list[Order], n_images: int, data_dir
     from liesparse.figures import to_pdf, to_small_png
     from liesparse.files import write_atomically
     from liesparse.reproduce import figures as work
-    from liesparse.reproduce.rows import find_or_learn, find_or_learn_baseline, load_images
+    from liesparse.reproduce.table1 import find_or_learn, find_or_learn_baseline, load_images
 
     rows, plain = {}, None
     for order in orders:

@@ -210,7 +210,7 @@ def demo(
     from liesparse.estimators import LieSparseCoder
     from liesparse.figures import to_png
     from liesparse.files import write_atomically
-    from liesparse.reproduce.demo import DemoSettings, run_demo
+    from liesparse.reproduce.figures import DemoSettings, run_demo
     from liesparse.run_directory import Run, save_run
     from liesparse.training import Interrupted
 

@@ -6,15 +6,17 @@ import ctypes
 import gc
 import statistics
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.functional import normalize
+from torch.utils.benchmark import set_torch_threads
 
 from liesparse import em, stiefel
 from liesparse.data import embedded_digits, translations
@@ -29,12 +31,11 @@ from liesparse.recipes import load_recipe
 from liesparse.settings import Settings
 
 REFERENCE_GRID = 600
-SHARPNESS = {"sharp": 10.0, "middle": 1.0, "flat": 0.01}  # factor on η̂; 1 is the paper's σ
+SHARPNESS = {"sharp": 10.0, "middle": 1.0, "tenth": 0.1, "twentieth": 0.05, "flat": 0.01}  # on η̂; 1: paper's σ
 MEMORY_IMAGES = 60_000
 N_STEPS = 20  # of the training that is timed
 AT_PEAK = 10  # sums of a round, as in kernel.c
-Job = Callable[[], object]
-Name = TypeVar("Name", bound=Hashable)
+Job = Callable[[], Any]
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,9 @@ class DenseEngine(ReferenceEngine):
     several times slower on sharp posteriors, and the comparison would measure denormals, not sums.
     """
 
-    def __init__(self, frequencies: Tensor, n_grid: int, *, dtype: torch.dtype = torch.float32) -> None:
-        super().__init__(frequencies, n_grid, dtype=dtype)
-        self._table = self._statistics(torch.empty(0, dtype=dtype)).flatten(1)
+    @cached_property
+    def _table(self) -> Float[Tensor, "point column"]:
+        return self._statistics(torch.empty(0)).flatten(1)
 
     def moments(self, natural: Float[Tensor, "batch irrep 2"]) -> Moments:
         """Return ln Z(η) and R̄ by two large products."""
@@ -87,55 +88,28 @@ class Problem(NamedTuple):
     images: Float[Tensor, "batch pixel"]
 
 
-def make_problem(shape: Shape, *, seed: int = 0) -> Problem:
+def make_problem(shape: Shape) -> Problem:
     """Make translated digits and a model with sharp posteriors: the known group where there is one, else random."""
-    rng = torch.Generator().manual_seed(seed)
+    rng = torch.Generator().manual_seed(0)
     if shape.side == 28 and shape.torus_dim == 2 and shape.multiplicity == 1 and shape.n_irreps <= 128:
-        shapes = embedded_digits()
         others = translations(shape.n_components, max_shift=3, generator=rng).images.view(-1, 28, 28)
-        shapes = torch.cat((shapes, others))[: shape.n_components]
+        shapes = torch.cat((embedded_digits(), others))[: shape.n_components]
         model = known_translation(shapes, n_irreps=shape.n_irreps)
         return Problem(model, translations(shape.batch, generator=rng).images)
-    images = torch.nn.functional.normalize(torch.rand(shape.batch, shape.side**2, generator=rng), dim=1)
-    parameters = random_start(
-        shape.side**2,
-        n_components=shape.n_components,
-        n_irreps=shape.n_irreps,
-        torus_dim=shape.torus_dim,
-        multiplicity=shape.multiplicity,
-        generator=rng,
-    )
-    return Problem(parameters, images)
+    images = normalize(torch.rand(shape.batch, shape.side**2, generator=rng), dim=1)
+    sizes = {name: getattr(shape, name) for name in ("n_components", "n_irreps", "torus_dim", "multiplicity")}
+    return Problem(random_start(shape.side**2, **sizes, generator=rng), images)
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Let torch and the kernels use one thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def alternate(
-    jobs: dict[Name, Job], *, repeats: int = 15, clock: Callable[[], float] = time.perf_counter
-) -> dict[Name, float]:
+def alternate(jobs: Mapping[Any, Job], *, repeats: int = 15, clock: Job = time.perf_counter) -> dict[Any, float]:
     """Time jobs in turn and return the median milliseconds of each: noise hits all of them alike."""
-    times: dict[Name, list[float]] = {name: [] for name in jobs}
-    for turn in range(repeats + 2):
+    times: dict[Any, list[float]] = {name: [] for name in jobs}
+    for _ in range(2 + repeats):
         for name, job in jobs.items():
             began = clock()
             job()
-            if turn >= 2:  # the first two warm up
-                times[name].append(1000 * (clock() - began))
-    return {name: statistics.median(values) for name, values in times.items()}
-
-
-def inference_job(parameters: Parameters, images: Tensor, engine: Engine) -> Job:
-    """Return a job that infers the codes of a batch."""
-    return lambda: infer_codes(parameters, images, engine)
+            times[name].append(1000 * (clock() - began))
+    return {name: statistics.median(values[2:]) for name, values in times.items()}  # the first two warm up
 
 
 def measure_speed(
@@ -147,18 +121,14 @@ def measure_speed(
     for kernel in kernels:
         engines["grid", kernel] = GridEngine(parameters.frequencies, shape.n_grid, kernel=kernel)
         engines["adaptive", kernel] = AdaptiveEngine(parameters.frequencies, kernel=kernel)
-    jobs = {name: inference_job(parameters, images, engine) for name, engine in engines.items()}
+    jobs = {name: partial(infer_codes, parameters, images, engine) for name, engine in engines.items()}
     times = alternate(jobs, repeats=repeats)
-    return [
-        {
-            "grid_speedup": times["dense"] / times["grid", kernel],
-            "adaptive_time_ratio": times["adaptive", kernel] / times["grid", kernel],
-            "dense_ms": times["dense"],
-            "grid_ms": times["grid", kernel],
-            "adaptive_ms": times["adaptive", kernel],
-        }
-        for kernel in kernels
-    ]
+    rows = []
+    for kernel in kernels:
+        dense, grid, adaptive = times["dense"], times["grid", kernel], times["adaptive", kernel]
+        ratios = {"grid_speedup": dense / grid, "adaptive_time_ratio": adaptive / grid}
+        rows.append(ratios | {"dense_ms": dense, "grid_ms": grid, "adaptive_ms": adaptive})
+    return rows
 
 
 def relative_error(found: Float[Tensor, "image irrep 2"], truth: Float[Tensor, "image irrep 2"]) -> float:
@@ -167,24 +137,28 @@ def relative_error(found: Float[Tensor, "image irrep 2"], truth: Float[Tensor, "
     return float(((found - truth).norm(dim=1) / truth.norm(dim=1)).mean())
 
 
+def compare_engines(
+    natural: Float[Tensor, "image irrep 2"], engines: dict[str, Engine], sizes: dict[str, int]
+) -> dict[str, dict[str, float]]:
+    """Return the error of R̄ by engine and sharpness, against a grid that resolves each: ``sizes``, points per axis."""
+    errors: dict[str, dict[str, float]] = {name: {} for name in engines}
+    frequencies = next(iter(engines.values())).frequencies
+    for label, n_grid in sizes.items():
+        scaled, exact = SHARPNESS[label] * natural, GridEngine(frequencies, n_grid, dtype=torch.float64)
+        truth = torch.cat([exact.moments(row.double()).rotation for row in scaled.split(1)])
+        for name, engine in engines.items():
+            errors[name][label] = relative_error(engine.moments(scaled).rotation, truth)
+    return errors
+
+
 def measure_errors(*, n_images: int = 60) -> dict[str, dict[str, float]]:
     """Return the mean relative error of R̄ against a 600-point grid, for three sharpnesses and three ways."""
     parameters, images = make_problem(Shape(batch=n_images))
-    codes = infer_codes(parameters, images, AdaptiveEngine(parameters.frequencies))
-    natural = pose_natural(parameters, images, codes)
-    exact = GridEngine(parameters.frequencies, REFERENCE_GRID, dtype=torch.float64)
-    ways: dict[str, Engine] = {
-        "adaptive_error": AdaptiveEngine(parameters.frequencies),
-        "grid50_error": GridEngine(parameters.frequencies, 50),
-        "grid100_error": GridEngine(parameters.frequencies, 100),
-    }
-    errors: dict[str, dict[str, float]] = {name: {} for name in ways}
-    for label, factor in SHARPNESS.items():
-        scaled = factor * natural
-        truth = torch.cat([exact.moments(part.double()).rotation for part in scaled.split(5)])
-        for name, engine in ways.items():
-            errors[name][label] = relative_error(engine.moments(scaled).rotation, truth)
-    return errors
+    adaptive = AdaptiveEngine(parameters.frequencies)
+    grids: dict[str, Engine] = {f"grid{n}_error": GridEngine(parameters.frequencies, n) for n in (50, 100)}
+    natural = pose_natural(parameters, images, infer_codes(parameters, images, adaptive))
+    sizes = dict.fromkeys(("sharp", "middle", "flat"), REFERENCE_GRID)
+    return compare_engines(natural, {"adaptive_error": adaptive} | grids, sizes)
 
 
 def measure_step(shape: Shape, recipe: str, *, repeats: int = 15) -> dict[str, float]:
@@ -199,7 +173,7 @@ def measure_step(shape: Shape, recipe: str, *, repeats: int = 15) -> dict[str, f
     adam, downhill = stiefel.AdamState.zero(parameters.group_basis), torch.randn_like(parameters.group_basis)
     jobs: dict[str, Job] = {
         "epoch": lambda: learn(parameters, images, settings, generator=torch.Generator()),
-        "inference": inference_job(parameters, images[: shape.batch], engine),
+        "inference": partial(infer_codes, parameters, images[: shape.batch], engine),
         "maximize": lambda: em.maximize(parameters, averages),
         "adam": lambda: stiefel.adam_step(parameters.group_basis, downhill, adam, rate=0.1, metric="euclidean"),
     }
@@ -207,12 +181,8 @@ def measure_step(shape: Shape, recipe: str, *, repeats: int = 15) -> dict[str, f
     step = times["epoch"] / N_STEPS
     inference = times["inference"] / step
     manifold = (times["maximize"] / settings.batches_per_update if settings.method == "em" else times["adam"]) / step
-    return {
-        "batch_ms": step,
-        "inference_share": inference,
-        "gradients_share": 1 - inference - manifold,
-        "stiefel_share": manifold,
-    }
+    shares = {"inference_share": inference, "gradients_share": 1 - inference - manifold, "stiefel_share": manifold}
+    return {"batch_ms": step} | shares
 
 
 def count_multiply_adds(frequencies: Int[Tensor, "irrep 2"], shape: Shape, *, compiled: bool) -> int:
@@ -220,49 +190,38 @@ def count_multiply_adds(frequencies: Int[Tensor, "irrep 2"], shape: Shape, *, co
 
     The kernels have half of the columns and a quarter of the rows; the rest follows by symmetry.
     """
-    n, k = shape.n_grid, shape.n_components
+    n = shape.n_grid
     first, last = (frequencies.amax(dim=0) - frequencies.amin(dim=0) + 1).tolist()
+    rows, columns, planes = n, n, 2 * len(frequencies)
     if compiled:
-        n_last = int(frequencies[:, 1].abs().max()) + 1
-        one_way = 4 * first * n_last * (n // 2 + 1) + 2 * first * (n // 4 + 1) * n
-        planes = 4 * first * n_last
-    else:
-        one_way = 4 * first * last * n + 2 * first * n * n
-        planes = 2 * len(frequencies)
-    return int(2 * one_way + 2 * planes * k)
-
-
-def measure_peak(kernel: str, *, repeats: int = 15) -> tuple[float, float]:
-    """Return the nanoseconds of a multiply-add and of an exponential alone, by a kernel's own code or by torch's."""
-    library = choose(kernel).library
-    if library is None:
-        large, numbers = torch.randn(1024, 1024), -torch.rand(1 << 20)
-        times = alternate({"product": lambda: large @ large, "exp": lambda: numbers.exp()}, repeats=repeats)
-        return times["product"] / 1024**3 * 1e6, times["exp"] / (1 << 20) * 1e6
-    exercise, rounds = library.functions.exercise, 50_000
-    times = alternate({"product": lambda: exercise(rounds, 0), "exp": lambda: exercise(rounds, 1)}, repeats=repeats)
-    million = rounds * AT_PEAK * library.lane / 1e6
-    return times["product"] / million, times["exp"] / million
+        last = int(frequencies[:, 1].abs().max()) + 1
+        rows, columns, planes = n // 4 + 1, n // 2 + 1, 4 * first * last
+    one_way = 4 * first * last * columns + 2 * first * rows * n
+    return int(2 * one_way + 2 * planes * shape.n_components)
 
 
 def measure_limit(shape: Shape, kernel: str, *, repeats: int = 15) -> dict[str, float]:
     """Compare grid inference, on one thread, with the time that its multiply-adds and exponentials need at the peak."""
     parameters, images = make_problem(shape)
-    engine = GridEngine(parameters.frequencies, shape.n_grid, kernel=kernel)
-    with one_thread():
-        spent = alternate({"inference": inference_job(parameters, images, engine)}, repeats=repeats)["inference"]
-        ns_per_multiply_add, ns_per_exponential = measure_peak(kernel, repeats=repeats)
+    engine, library = GridEngine(parameters.frequencies, shape.n_grid, kernel=kernel), choose(kernel).library
+    jobs: dict[str, Job] = {"inference": partial(infer_codes, parameters, images, engine)}
+    if library is None:
+        large, numbers = torch.randn(1024, 1024), -torch.rand(1 << 20)
+        jobs |= {"product": lambda: large @ large, "exp": numbers.exp}
+        n_products, n_exponentials = 1024**3, 1 << 20
+    else:  # the kernel's own code, in registers
+        exercise, rounds = library.functions.exercise, 50_000
+        jobs |= {"product": partial(exercise, rounds, 0), "exp": partial(exercise, rounds, 1)}
+        n_products = n_exponentials = rounds * AT_PEAK * library.lane
+    with set_torch_threads(1):
+        times = alternate(jobs, repeats=repeats)
+    ns_per_product, ns_per_exponential = 1e6 * times["product"] / n_products, 1e6 * times["exp"] / n_exponentials
     n_steps, projection = 20, 2 * shape.n_irreps * shape.side**2  # WᵀI
     each = count_multiply_adds(parameters.frequencies, shape, compiled=engine.kernel != "torch")
-    multiply_adds = shape.batch * (n_steps * each + projection)
-    exponentials = shape.batch * n_steps * shape.n_grid**2
-    needed = (ns_per_multiply_add * multiply_adds + ns_per_exponential * exponentials) / 1e6
-    return {
-        "limit_fraction": needed / spent,
-        "limit_ms": needed,
-        "gflops": 2 / ns_per_multiply_add,
-        "ns_per_exponential": ns_per_exponential,
-    }
+    needed_ns = (n_steps * each + projection) * ns_per_product + n_steps * shape.n_grid**2 * ns_per_exponential
+    needed = shape.batch * needed_ns / 1e6
+    speeds = {"gflops": 2 / ns_per_product, "ns_per_exponential": ns_per_exponential}
+    return {"limit_fraction": needed / times["inference"], "limit_ms": needed} | speeds
 
 
 def measure_kernels(shape: Shape, *, repeats: int = 15) -> dict[str, Any]:
@@ -277,30 +236,33 @@ def measure_kernels(shape: Shape, *, repeats: int = 15) -> dict[str, Any]:
     return found
 
 
+def memory_of(pid: int | str = "self", account: str = "status") -> dict[str, float]:
+    """Return the kernel's account of a process's memory, in MB under its own names (Linux only, else empty)."""
+    try:
+        lines = Path("/proc", str(pid), account).read_text().splitlines()
+    except OSError:  # another system, or the process has just ended
+        return {}
+    return {line.split(":")[0]: float(line.split()[1]) / 1024 for line in lines if line.endswith(" kB")}
+
+
 def peak_memory(job: Job) -> float:
     """Return the peak memory in MB that a job takes above what is there before it (Linux only, else NaN)."""
     forget = Path("/proc/self/clear_refs")
     if not forget.exists():
         return float("nan")
     gc.collect()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of the GNU library
-    if trim is not None:
-        trim(0)  # else a job that takes freed memory again seems to take nothing
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", lambda _: None)  # of the GNU library
+    trim(0)  # else a job that takes freed memory again seems to take nothing
     forget.write_text("5")  # the peak so far
-    before = _memory_status("VmRSS")
+    before = memory_of()["VmRSS"]
     job()
-    return (_memory_status("VmHWM") - before) / 1024
-
-
-def _memory_status(name: str) -> float:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(float(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+    return memory_of()["VmHWM"] - before
 
 
 def measure_memory(n_images: int = MEMORY_IMAGES) -> float:
     """Return the peak memory in MB that training takes above the images themselves (Linux only, else NaN)."""
     rng = torch.Generator().manual_seed(0)
-    images = torch.nn.functional.normalize(torch.rand(n_images, 784, generator=rng), dim=1)
+    images = normalize(torch.rand(n_images, 784, generator=rng), dim=1)
     start = random_start(784, generator=rng)
     return peak_memory(lambda: learn(start, images, Settings(n_epochs=1, metric="euclidean"), generator=rng))
 
@@ -312,7 +274,7 @@ def measure_growth(*, repeats: int = 5) -> list[dict[str, Any]]:
         n_grid = 20 if name == "torus_dim" else Shape.n_grid  # 20³ points for n = 3, the same N for all n
         shape = replace(Shape(n_grid=n_grid), **{name: size})
         parameters, images = make_problem(shape)
-        job = inference_job(parameters, images, GridEngine(parameters.frequencies, shape.n_grid))
+        job = partial(infer_codes, parameters, images, GridEngine(parameters.frequencies, shape.n_grid))
         rows.append({"size": name, "value": size, "grid_ms": alternate({"grid": job}, repeats=repeats)["grid"]})
     return rows
 

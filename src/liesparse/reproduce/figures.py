@@ -1,8 +1,11 @@
-"""Figures 1 to 4 of the paper: what each panel shows, computed from learned models [Chau20, sec. 5]."""
+"""The demo, and figures 1 to 4 of the paper: what each panel shows, computed from learned models [Chau20, sec. 5]."""
 
 from __future__ import annotations
 
 import math
+import time
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -10,42 +13,52 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from liesparse import figures
-from liesparse.estimators import SparseCoder
-from liesparse.figures import Array, InferencePanels, PlainPanels, RowPanels
+from liesparse.data import translations
+from liesparse.estimators import LieSparseCoder, SparseCoder
+from liesparse.figures import Array, DemoPanels, InferencePanels, PlainPanels, RowPanels
 from liesparse.inference import infer_codes, map_poses
 from liesparse.model import Parameters, apply_transform, reconstruct
 from liesparse.posterior import AdaptiveEngine, TorusPosterior, pose_natural
-from liesparse.reproduce.rows import RowImages
+from liesparse.recipes import load_recipe
+from liesparse.reproduce.table1 import IMAGE_SHAPE, RowImages
+from liesparse.run_directory import measure
+from liesparse.settings import ModelSettings
+from liesparse.training import N_MONITORED, Watch, learn_model
 
 TITLES = {"translation": "2D translation", "rotation-scaling": "Rotation + scaling", "mnist-10": "MNIST"}
 COMPARED = "mnist-10"  # beside plain sparse coding, in a figure of its own
 SPANS = {COMPARED: (-1.5, 1.0)}  # of the traversals; elsewhere the whole circle
 N_SAMPLES, N_COLUMNS, N_EXAMPLES, N_STEPS, N_GRID = 80, 100, 5, 11, 76
+N_TEST = 2000  # held-out images of the demo
 
 
-def row_panels(name: str, parameters: Parameters, images: RowImages, seed: int) -> RowPanels:
+def row_panels(name: str, model: Parameters, images: RowImages, seed: int) -> RowPanels:
     """Compute all that the figures show of one data set; examples are drawn at random from it."""
     generator = torch.Generator().manual_seed(seed)
     samples = images.train[torch.randperm(len(images.train), generator=generator)[:N_SAMPLES]]
+    inputs, walked = pick_examples(images, seed)
     span = SPANS.get(name, (-math.pi, math.pi))
+    engine = AdaptiveEngine(model.frequencies)
+    codes = infer_codes(model, inputs, engine)
+    density = TorusPosterior(pose_natural(model, inputs, codes), model.frequencies).density(N_GRID)
+    outputs = reconstruct(model, codes, map_poses(model, inputs, codes, engine))  # T(ŝ)Φα̂
     return RowPanels(
         title=TITLES[name],
-        samples=_square(samples),
-        columns=_square(parameters.group_basis.T[slowest_columns(parameters.frequencies)[:N_COLUMNS]]),
-        templates=_square(parameters.dictionary.T),
-        inference=infer(parameters, pick_examples(images, seed)[0]),
-        traversals=traverse(parameters, pick_examples(images, seed)[1], span),
+        samples=square(samples),
+        columns=square(model.group_basis.T[slowest_columns(model.frequencies)[:N_COLUMNS]]),
+        templates=square(model.dictionary.T),
+        inference=InferencePanels(square(inputs), codes.numpy(), density.numpy(), square(outputs)),
+        traversals=traverse(model, walked, span),
         span=span,
     )
 
 
 def plain_panels(baseline: SparseCoder, images: RowImages, seed: int) -> PlainPanels:
     """Compute what plain sparse coding makes of the same inputs."""
-    inputs = pick_examples(images, seed)[0]
-    inference = InferencePanels(
-        _square(inputs), baseline.transform(inputs).numpy(), None, _square(baseline.reconstruct(inputs))
-    )
-    return PlainPanels(baseline.components_.reshape(-1, *baseline.image_shape_), inference)
+    inputs, _ = pick_examples(images, seed)
+    codes, outputs = baseline.transform(inputs).numpy(), baseline.reconstruct(inputs)
+    templates = baseline.components_.reshape(-1, *baseline.image_shape_)
+    return PlainPanels(templates, InferencePanels(square(inputs), codes, None, square(outputs)))
 
 
 def draw(rows: dict[str, RowPanels], plain: PlainPanels | None) -> dict[str, Figure]:
@@ -65,38 +78,80 @@ def slowest_columns(frequencies: Int[Tensor, "irrep torus"]) -> Int[Tensor, " co
     return torch.stack((2 * planes, 2 * planes + 1), dim=1).flatten()
 
 
-def pick_examples(
-    images: RowImages, seed: int
-) -> tuple[Float[Tensor, "example pixel"], Float[Tensor, "example pixel"]]:
+def pick_examples(images: RowImages, seed: int) -> tuple[Tensor, Tensor]:
     """Return held-out images for inference, and others for the traversals."""
     order = torch.randperm(len(images.test), generator=torch.Generator().manual_seed(seed))
     return images.test[order[:N_EXAMPLES]], images.test[order[N_EXAMPLES : 2 * N_EXAMPLES]]
 
 
-def infer(parameters: Parameters, inputs: Float[Tensor, "example pixel"]) -> InferencePanels:
-    """Find codes, the posterior of the pose, and the reconstruction T(ŝ)Φα̂."""
-    engine = AdaptiveEngine(parameters.frequencies)
-    codes = infer_codes(parameters, inputs, engine)
-    density = TorusPosterior(pose_natural(parameters, inputs, codes), parameters.frequencies).density(N_GRID)
-    outputs = reconstruct(parameters, codes, map_poses(parameters, inputs, codes, engine))
-    return InferencePanels(_square(inputs), codes.numpy(), density.numpy(), _square(outputs))
-
-
-def traverse(
-    parameters: Parameters, inputs: Float[Tensor, "example pixel"], span: tuple[float, float]
-) -> tuple[Array, ...]:
+def traverse(model: Parameters, inputs: Float[Tensor, "example pixel"], span: tuple[float, float]) -> tuple[Array, ...]:
     """Apply T(s) with one coordinate of s going through ``span``, the others at 0."""
-    side = math.isqrt(parameters.n_pixels)
     found = []
-    for axis in range(parameters.torus_dim):
-        poses = torch.zeros(N_STEPS, parameters.torus_dim)
-        poses[:, axis] = torch.linspace(*span, N_STEPS)
-        frames = [apply_transform(parameters, image.expand(N_STEPS, -1), poses) for image in inputs]
-        found.append(torch.stack(frames).reshape(-1, N_STEPS, side, side).numpy())
+    for direction in torch.eye(model.torus_dim):
+        poses = torch.linspace(*span, N_STEPS)[:, None] * direction
+        frames = [apply_transform(model, image.expand(N_STEPS, -1), poses) for image in inputs]
+        found.append(square(torch.stack(frames)))
     return tuple(found)
 
 
-def _square(rows: Float[Tensor, "image pixel"]) -> Array:
-    side = math.isqrt(rows.shape[1])
-    array: Array = rows.reshape(-1, side, side).numpy()
-    return array
+def square(rows: Float[Tensor, "*image pixel"]) -> Array:
+    """Return images as squares of pixels."""
+    side = math.isqrt(rows.shape[-1])
+    return rows.unflatten(-1, (side, side)).numpy()
+
+
+@dataclass(frozen=True)
+class DemoSettings:
+    """How large the demo is; the model is the paper's (K = 10, L = 128, n = 2, σ² = 0.01, λ = 10)."""
+
+    n_images: int = 30_000
+    n_epochs: int = 10
+    seed: int = 0
+
+
+class DemoResult(NamedTuple):
+    """What the demo found."""
+
+    coder: LieSparseCoder
+    baseline: SparseCoder
+    metrics: dict[str, Any]
+    figure: Figure
+
+
+def run_demo(settings: DemoSettings, *, report: Watch | None = None) -> DemoResult:
+    """Learn from translated digits, compare with plain sparse coding, and draw what was learned."""
+    began = time.monotonic()
+    generator = torch.Generator().manual_seed(settings.seed)
+    images = translations(settings.n_images, generator=generator).images
+    test = translations(N_TEST, generator=generator).images  # other draws of the shifts
+    recipe = load_recipe("best").with_values({"learning.n_epochs": settings.n_epochs})
+    trained = learn_model(
+        images, ModelSettings(), recipe, generator=generator, monitor_images=test[:N_MONITORED], callback=report
+    )
+    seconds = time.monotonic() - began
+    model, history = trained.parameters, trained.history
+    coder = LieSparseCoder.from_model(model, IMAGE_SHAPE, history=history, random_state=settings.seed)
+    baseline = SparseCoder(coder.n_components, n_epochs=5, random_state=settings.seed).fit(images)
+    metrics = measure(coder, baseline, test) | {"training_seconds": round(seconds, 1), **asdict(settings)}
+    metrics["total_seconds"] = round(time.monotonic() - began, 1)
+    headline = (
+        f"Learned from {settings.n_images:,} unlabelled images: held-out SNR {metrics['lsc_snr']:.1f}"
+        f" (plain sparse coding: {metrics['sparse_coding_snr']:.1f})"
+    )
+    return DemoResult(coder, baseline, metrics, figures.demo_figure(demo_panels(model, test[:20]), headline))
+
+
+def demo_panels(model: Parameters, inputs: Float[Tensor, "example pixel"]) -> DemoPanels:
+    """Compute the images that the demo's picture shows."""
+    engine = AdaptiveEngine(model.frequencies)
+    codes = infer_codes(model, inputs, engine)
+    poses = map_poses(model, inputs, codes, engine)
+    moved = reconstruct(model, codes, poses)
+    return DemoPanels(
+        templates=square(model.dictionary.T),
+        planes=square(model.group_basis.T[:60]),
+        inputs=square(inputs),
+        reconstructions=square(moved),
+        canonical=square(reconstruct(model, codes, torch.zeros_like(poses))),
+        traversals=traverse(model, moved[[2, 4, 6, 9]], (-math.pi, math.pi)),
+    )

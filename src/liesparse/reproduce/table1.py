@@ -1,34 +1,170 @@
-"""Table 1 of the paper: held-out SNR of LSC and of plain sparse coding, by recipe, row and seed [Chau20, sec. 5]."""
+"""Table 1 of the paper: its four data sets, models learned once and found again, and held-out SNR [Chau20, sec. 5]."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import normalize
 
-from liesparse.data import embedded_digits
-from liesparse.estimators import LieSparseCoder
-from liesparse.files import write_json
+from liesparse.baselines import SparseCodingSettings, learn_sparse_coding
+from liesparse.baselines.sparse_coding import SparseCodingProgress
+from liesparse.data import embedded_digits, load_mnist, rotations_scalings, translations
+from liesparse.estimators import LieSparseCoder, SparseCoder
+from liesparse.files import hash_tensor, need, read_sealed, write_json, write_sealed
 from liesparse.initialization import known_translation
 from liesparse.recipes import Recipe
-from liesparse.reproduce.rows import (
-    ROWS,
-    Order,
-    Row,
-    RowImages,
-    Step,
-    baseline_from,
-    find_or_learn,
-    find_or_learn_baseline,
-    load_images,
-)
-from liesparse.run_directory import measure, measure_baseline
+from liesparse.run_directory import CHECKPOINTS, Run, load_run, measure, measure_baseline, save_run
+from liesparse.settings import ModelSettings
+from liesparse.state import Progress
+from liesparse.training import N_MONITORED, CheckpointPolicy, History, learn_model
+
+N_TRAIN, N_TEST, IMAGE_SHAPE = 60_000, 10_000, (28, 28)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of Table 1, with the paper's figures."""
+
+    data: str
+    model: ModelSettings
+    paper_lsc: float
+    paper_sparse_coding: float
+    sparse_coding_rate: float = 0.001  # of our own baseline, tuned for each row
+    sparse_coding_epochs: int = 10
+
+
+ROWS = {
+    "translation": Row("translation", ModelSettings(), 28.5, 2.2),
+    "rotation-scaling": Row("rotation-scaling", ModelSettings(), 20.5, 2.6),
+    "mnist-10": Row("mnist", ModelSettings(multiplicity=2), 4.8, 3.0),
+    "mnist-100": Row("mnist", ModelSettings(n_components=100, sparsity=1.0, multiplicity=2), 16.7, 15.3, 0.0004, 40),
+}
+
+
+class RowImages(NamedTuple):
+    """Training images, and held-out ones that no training sees."""
+
+    train: Float[Tensor, "image pixel"]
+    test: Float[Tensor, "test pixel"]
+
+
+def load_images(row: Row, seed: int, data_dir: Path | None = None, n_train: int | None = None) -> RowImages:
+    """Make or read a row's images; the synthetic test set has other draws of the transformation."""
+    if row.data == "mnist":
+        return RowImages(load_mnist("train", data_dir)[:n_train], load_mnist("test", data_dir))
+    make = translations if row.data == "translation" else rotations_scalings
+    generator = torch.Generator().manual_seed(seed)
+    return RowImages(make(n_train or N_TRAIN, generator=generator).images, make(N_TEST, generator=generator).images)
+
+
+class Order(NamedTuple):
+    """Which model is wanted, and the folder in which it may be."""
+
+    name: str  # of the row
+    row: Row
+    recipe: Recipe
+    seed: int
+    folder: Path
+
+    @property
+    def run_directory(self) -> Path:
+        """Where the run of the model is."""
+        return self.folder / f"{self.name}.{self.seed}"
+
+    @property
+    def dictionary_path(self) -> Path:
+        """Where the dictionary of plain sparse coding is."""
+        return self.folder / f"{self.name}.{self.seed}.sparse-coding.safetensors"
+
+    def generator(self) -> torch.Generator:
+        """Return a new generator, the same for everything that is learned with this seed."""
+        return torch.Generator().manual_seed(1000 + self.seed)
+
+    def identity(self, images: RowImages, **learning: Any) -> dict[str, Any]:
+        """Return what must be equal for a file to count; another data set may have MNIST's names and size."""
+        settings = {"row": self.name, "model": asdict(self.row.model), "seed": self.seed}
+        return json.loads(json.dumps(settings | learning)) | {"data": hash_tensor(images.train)}
+
+
+class Step(NamedTuple):
+    """How far learning is."""
+
+    share: float  # that is done
+    note: str
+    end_of_epoch: bool
+
+
+Tell = Callable[[Step], None]
+
+
+def find_or_learn(order: Order, images: RowImages, tell: Tell) -> Run:
+    """Return the run of a model, from the folder if it was learned with the same settings from the same images."""
+    settings, folder = order.identity(images, recipe=asdict(order.recipe)), order.run_directory
+    try:
+        run = load_run(folder)
+        if run.settings == settings:
+            return run
+    except ValueError:  # none, or a damaged one
+        pass
+
+    def watch(progress: Progress, history: History) -> None:
+        note = f"epoch {progress.epoch}/{order.recipe.learning.n_epochs}"
+        tell(Step(progress.share, note + (f", SNR {history[-1]['snr']:.1f}" if history else ""), progress.end_of_epoch))
+
+    began = time.monotonic()
+    chosen = torch.randperm(len(images.test), generator=torch.Generator().manual_seed(order.seed))[:N_MONITORED]
+    trained = learn_model(
+        images.train,
+        order.row.model,
+        order.recipe,
+        generator=order.generator(),
+        monitor_images=images.test[chosen],
+        checkpoints=CheckpointPolicy(folder / CHECKPOINTS),
+        callback=watch,
+    )
+    seconds = time.monotonic() - began
+    coder = LieSparseCoder.from_model(trained.parameters, IMAGE_SHAPE, history=trained.history)
+    metrics = measure(coder, None, images.test, order.recipe.evaluation) | {"training_seconds": round(seconds, 1)}
+    run = Run(folder, coder, None, settings, metrics)
+    save_run(run)
+    shutil.rmtree(folder / CHECKPOINTS)  # other settings, later, must not meet this run's leftovers
+    return run
+
+
+def find_or_learn_baseline(order: Order, images: RowImages, tell: Tell) -> SparseCoder:
+    """Return plain sparse coding with the same K, σ and λ, found or learned likewise."""
+    row, path = order.row, order.dictionary_path
+    shared: dict[str, Any] = {"noise_std": row.model.noise_std, "sparsity": row.model.sparsity}
+    learning = SparseCodingSettings(**shared, dictionary_rate=row.sparse_coding_rate, n_epochs=row.sparse_coding_epochs)
+    settings = order.identity(images, sparse_coding=asdict(learning))
+    try:
+        sealed = read_sealed(path, "dictionary")
+        need(sealed, path, {"settings": dict}, ("dictionary",))
+        if sealed.header["settings"] == settings:
+            return SparseCoder.from_dictionary(sealed.tensors["dictionary"], IMAGE_SHAPE, **shared)
+    except ValueError:  # none, or a damaged one
+        pass
+
+    def watch(progress: SparseCodingProgress) -> None:
+        epoch, rest = divmod(progress.step * learning.n_epochs, progress.n_steps)
+        note = f"epoch {epoch + (rest > 0)}/{learning.n_epochs}"
+        tell(Step(progress.step / progress.n_steps, note, rest == 0))
+
+    dictionary = learn_sparse_coding(
+        images.train, row.model.n_components, learning, generator=order.generator(), callback=watch
+    )
+    write_sealed(path, "dictionary", {"settings": settings}, {"dictionary": dictionary})
+    return SparseCoder.from_dictionary(dictionary, IMAGE_SHAPE, **shared)
 
 
 class Job(NamedTuple):
@@ -48,13 +184,13 @@ Recipes = dict[str, dict[str, Recipe]]  # by name, then by row
 Watch = Callable[[Job, float, str], None]
 
 
-def learn_scikit_learn(row: Row, images: RowImages, seed: int) -> dict[str, Any]:
-    """Learn the dictionary by scikit-learn's MiniBatchDictionaryLearning with positive codes, and measure it."""
+def learn_scikit_learn(model: ModelSettings, images: RowImages, seed: int) -> SparseCoder:
+    """Learn the dictionary by scikit-learn's MiniBatchDictionaryLearning with positive codes."""
     from sklearn.decomposition import MiniBatchDictionaryLearning
 
     learner = MiniBatchDictionaryLearning(
-        row.model.n_components,
-        alpha=row.model.sparsity * row.model.noise_std**2,  # its loss is σ² times ours
+        model.n_components,
+        alpha=model.sparsity * model.noise_std**2,  # its loss is σ² times ours
         max_iter=3,
         tol=0.0,
         max_no_improvement=None,  # all three passes
@@ -64,19 +200,12 @@ def learn_scikit_learn(row: Row, images: RowImages, seed: int) -> dict[str, Any]
         random_state=seed,
     )
     learner.fit(images.train.double().numpy())
-    dictionary = torch.nn.functional.normalize(torch.from_numpy(learner.components_.T.copy()).float(), dim=0)
-    return measure_baseline(baseline_from(dictionary, row, images), images.test)
-
-
-def measure_known_group(row: Row, images: RowImages) -> dict[str, Any]:
-    """Measure the Fourier basis with the ten true digits: the yardstick for learned translation."""
-    digits = embedded_digits()
-    model = known_translation(digits, noise_std=row.model.noise_std, sparsity=row.model.sparsity)
-    return measure(LieSparseCoder.from_model(model, tuple(digits.shape[1:])), None, images.test)
+    dictionary = normalize(torch.from_numpy(learner.components_.T.copy()).float(), dim=0)
+    return SparseCoder.from_dictionary(dictionary, IMAGE_SHAPE, sparsity=model.sparsity, noise_std=model.noise_std)
 
 
 def compute_cell(job: Job, recipes: Recipes, folder: Path, data_dir: Path | None, watch: Watch) -> dict[str, Any]:
-    """Compute one cell of the table."""
+    """Compute one cell of the table; the known group, with the ten true digits, is the yardstick for translation."""
     began, row = time.monotonic(), ROWS[job.row]
     watch(job, 0.0, "starting")
     images = load_images(row, job.seed, data_dir)
@@ -85,9 +214,10 @@ def compute_cell(job: Job, recipes: Recipes, folder: Path, data_dir: Path | None
         watch(job, step.share, step.note)
 
     if job.method == "known-group":
-        cell = measure_known_group(row, images)
+        known = known_translation(embedded_digits(), noise_std=row.model.noise_std, sparsity=row.model.sparsity)
+        cell = measure(LieSparseCoder.from_model(known, IMAGE_SHAPE), None, images.test)
     elif job.method == "scikit-learn":
-        cell = learn_scikit_learn(row, images, job.seed)
+        cell = measure_baseline(learn_scikit_learn(row.model, images, job.seed), images.test)
     elif job.method == "sparse-coding":
         order = Order(job.row, row, Recipe(), job.seed, folder)
         cell = measure_baseline(find_or_learn_baseline(order, images, tell), images.test)
@@ -109,29 +239,22 @@ def plan(rows: list[str], recipes: Recipes, n_seeds: int) -> list[Job]:
 def run(
     jobs: list[Job], recipes: Recipes, folder: Path, *, data_dir: Path | None = None, watch: Watch
 ) -> Iterator[tuple[Job, dict[str, Any]]]:
-    """Compute the cells that ``folder`` does not have yet, each written when it is done, and yield all of them."""
+    """Compute the cells that ``folder`` does not have yet, each written when it is done, and yield all of them.
+
+    A cell on disk counts only if it was made with the same settings.
+    """
     for job in jobs:
         path = folder / job.file_name
-        cell = _read_cell(path)
-        settings = _plain(recipes[job.method][job.row] if job.method in recipes else ROWS[job.row])
-        if cell is None or cell.get("settings") != settings:
+        wanted = recipes[job.method][job.row] if job.method in recipes else ROWS[job.row]
+        settings = json.loads(json.dumps(asdict(wanted)))  # as JSON has them
+        try:
+            cell = json.loads(path.read_text(encoding="utf-8"))
+        except (FileNotFoundError, json.JSONDecodeError):
+            cell = {}
+        if cell.get("settings") != settings:
             cell = compute_cell(job, recipes, folder, data_dir, watch) | {"settings": settings}
             write_json(path, cell)
         yield job, cell
-
-
-def _read_cell(path: Path) -> dict[str, Any] | None:
-    try:
-        cell: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, json.JSONDecodeError):
-        return None
-    return cell
-
-
-def _plain(settings: Recipe | Row) -> dict[str, Any]:
-    """Return settings as JSON has them; a cell on disk counts only if it was made with the same ones."""
-    plain: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
-    return plain
 
 
 def flat_cells(found: dict[Job, dict[str, Any]], recipes: Recipes) -> list[dict[str, Any]]:
@@ -162,15 +285,7 @@ def table(found: dict[Job, dict[str, Any]], rows: list[str], recipes: Recipes) -
 
     lines = [["row", "published", *recipes, "published SC", "our SC", "scikit-learn"]]
     for name in rows:
-        row = ROWS[name]
-        lines.append(
-            [
-                name,
-                f"{row.paper_lsc}",
-                *(column(name, recipe, "lsc_snr") for recipe in recipes),
-                f"{row.paper_sparse_coding}",
-                column(name, "sparse-coding", "sparse_coding_snr"),
-                column(name, "scikit-learn", "sparse_coding_snr"),
-            ]
-        )
+        learned = [column(name, recipe, "lsc_snr") for recipe in recipes]
+        plain = [column(name, method, "sparse_coding_snr") for method in ("sparse-coding", "scikit-learn")]
+        lines.append([name, f"{ROWS[name].paper_lsc}", *learned, f"{ROWS[name].paper_sparse_coding}", *plain])
     return lines
