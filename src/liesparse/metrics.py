@@ -12,6 +12,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from liesparse import stiefel
 from liesparse._checks import check_choice, check_images, reject

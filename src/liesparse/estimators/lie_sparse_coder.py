@@ -298,7 +298,8 @@ class LieSparseCoder(PosedCoder):
             except (KeyError, TypeError) as error:
                 reject("path", "a saved PosePrior", f"{path} ({error})", "Use another copy.")
         model, header = unpack_parameters(sealed, path), sealed.header
-        self.settings = {name: self.settings[name] for name in self.settings or {} if name in names()} or None
+        known = {name: value for name, value in (self.settings or {}).items() if name in names()}
+        self.settings = known or None  # what earlier versions called otherwise was for learning only
         if not isinstance(header.get("history"), list) or not isinstance(header.get("n_iter"), int):
             reject("path", "a complete file", f"{path} without history or n_iter", "Use another copy.")
         if math.prod(self.image_shape_) != model.n_pixels:
