@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from liesparse.lattice import half_lattice
+from liesparse.lattice import fitted_lattice, half_lattice
 
 dims = st.integers(1, 4)
 counts = st.integers(1, 60)
@@ -54,3 +54,49 @@ def test_the_first_frequencies_are_fixed():
     assert half_lattice(2, 10).tolist() == expected
     assert half_lattice(1, 3).tolist() == [[1], [2], [3]]
     assert half_lattice(1, 3, include_zero=True).tolist() == [[0], [1], [2]]
+
+
+def energy_of(frequencies, spread):
+    """Return a Gaussian energy with the given matrix of variances."""
+    omega = frequencies.double()
+    return torch.exp(-0.5 * ((omega @ torch.linalg.inv(spread)) * omega).sum(dim=1))
+
+
+def test_a_lattice_is_fitted_to_the_ellipse_of_the_energy():
+    disc = half_lattice(2, 128, include_zero=True)
+    energy = energy_of(disc, torch.tensor([[40.0, 0.0], [0.0, 2.0]]).double())
+    fitted = fitted_lattice(disc, energy, most_copies=10)
+    moving = disc[1:].double()
+    spread = (moving.T * energy[1:]) @ moving / energy[1:].sum()
+    square = [(p, q) for p in range(40) for q in range(-40, 41) if p > 0 or q >= 0]
+    distance = ((torch.tensor(square).double() @ torch.linalg.inv(spread)) * torch.tensor(square)).sum(dim=1)
+    nearest = {square[i] for i in distance.argsort()[:128].tolist()}
+    assert {tuple(omega) for omega in fitted.tolist()} == nearest
+    stays = (fitted == disc).all(dim=1)
+    assert all(tuple(omega) not in nearest for omega in disc[~stays].tolist())
+
+
+def test_a_lattice_that_fits_stays_as_it_is():
+    disc = half_lattice(2, 128, include_zero=True)
+    round_energy = energy_of(disc, 9.0 * torch.eye(2).double())
+    assert fitted_lattice(disc, round_energy, most_copies=10).equal(disc)
+    assert fitted_lattice(disc, torch.zeros(128), most_copies=10).equal(disc)
+
+
+def test_few_frequencies_with_energy_are_repeated_up_to_the_number_of_shapes():
+    coarse = half_lattice(1, 128, multiplicity=21, include_zero=True)
+    fitted = fitted_lattice(coarse, energy_of(coarse, torch.tensor([[6.0]]).double()), most_copies=5)
+    _, counts = fitted.unique(dim=0, return_counts=True)
+    assert counts.max() == 5
+    assert fitted.max() == 25
+    low = half_lattice(2, 128, include_zero=True)
+    fitted = fitted_lattice(low, energy_of(low, torch.eye(2).double()), most_copies=10)
+    assert fitted.unique(dim=0, return_counts=True)[1].max() > 1
+
+
+def test_planes_of_most_energy_keep_their_frequency():
+    coarse = half_lattice(1, 12, multiplicity=6)
+    energy = torch.arange(12.0)
+    fitted = fitted_lattice(coarse, energy, most_copies=2)
+    assert fitted[[4, 5, 10, 11]].equal(coarse[[4, 5, 10, 11]])
+    assert not (fitted[[0, 1, 2, 3]] == coarse[[0, 1, 2, 3]]).any()

@@ -20,6 +20,7 @@ from liesparse.metrics import (
     register_metric,
     snr,
     templates_alive,
+    torus_match,
 )
 from liesparse.model import reconstruct
 from liesparse.posterior import AdaptiveEngine, GridEngine
@@ -134,3 +135,41 @@ def test_a_metric_that_is_there_already_or_not_at_all(make_model, draw):
     model = make_model(1)
     with pytest.raises(ValueError, match="metric"):
         compute_metric("nothing", look_at(model, draw(model, batch=2)[0])[1])
+
+
+def angles(n=400, seed=0):
+    return 2 * torch.pi * torch.rand(n, 1, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("slope", [1, -1, 1 / 3, -1 / 4])
+def test_a_circle_is_matched_by_a_multiple_of_the_pose(slope):
+    truth = angles()
+    assert torus_match(truth, (slope * truth + 5) % (2 * torch.pi), 2 * torch.pi) == pytest.approx([1.0])
+
+
+def test_a_pose_that_turns_twice_as_fast_does_not_tell_the_angle():
+    truth = angles()
+    assert torus_match(truth, 2 * truth, 2 * torch.pi)[0] < 0.2
+
+
+def test_two_circles_may_be_swapped_and_mixed_by_integers():
+    x, y = angles(seed=1), angles(seed=2)
+    shifts = torch.cat((x, y), dim=1) * 28 / (2 * torch.pi)
+    poses = torch.cat((-y, x + y), dim=1)  # so x is s₁ + s₂, and y is -s₁
+    assert torus_match(shifts, poses, 28.0) == pytest.approx([1.0, 1.0])
+
+
+def test_factors_that_do_not_come_round_are_matched_by_any_linear_map():
+    factors = torch.rand(300, 2, generator=torch.Generator().manual_seed(3))
+    slanted = factors @ torch.tensor([[2.0, 0.7], [-1.1, 1.9]]) + torch.tensor([2.9, -0.4])
+    wrapped = (slanted + torch.pi) % (2 * torch.pi) - torch.pi  # the cut of the angles runs through the data
+    assert torus_match(factors, wrapped) == pytest.approx([1.0, 1.0], abs=1e-6)
+    other = torch.rand(300, 2, generator=torch.Generator().manual_seed(4))
+    assert max(torus_match(factors, 6 * other)) < 0.3
+
+
+def test_one_axis_gives_one_factor_only():
+    factors = torch.rand(300, 2, generator=torch.Generator().manual_seed(5))
+    first, second = torus_match(factors, torch.stack((factors[:, 0], torch.zeros(300)), dim=1))
+    assert first == pytest.approx(1.0, abs=1e-6)
+    assert second < 0.2
