@@ -164,12 +164,12 @@ def split_images(
     seed: int = 0,
 ) -> LoadedData:
     """Check an array of images, and hold some of them out to test."""
-    return hold_out(name, check_array(ImageArray(pixels, labels), name), n, n_test, seed)
+    return hold_out(check_array(ImageArray(pixels, labels), name), n, n_test, seed)
 
 
-def hold_out(name: str, images: ImageSet, n: int | None, n_test: int | None, seed: int) -> LoadedData:
+def hold_out(images: ImageSet, n: int | None, n_test: int | None, seed: int) -> LoadedData:
     """Read images of a set that has no split of its own."""
-    return _read(name, (images, images), images.split(n, n_test, seed), images.n_blank)
+    return _read(images.name, (images, images), images.split(n, n_test, seed), images.n_blank)
 
 
 def _read(
