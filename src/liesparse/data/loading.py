@@ -20,7 +20,8 @@ from torch import Tensor
 
 from liesparse._checks import check_count, check_real, reject
 from liesparse.data import arrays, pictures
-from liesparse.data.datasets import DATASETS, LoadedData, hold_out
+from liesparse.data.datasets import COUNTS, DATASETS, LoadedData, hold_out
+from liesparse.data.downloads import Folder
 from liesparse.data.images import ImageArray, ImageSet, Preprocessing, check_array
 from liesparse.data.shards import Shards, list_shards, open_shards
 from liesparse.parallel import ALONE, Group
@@ -32,7 +33,6 @@ _PAIRS = re.compile(rf"{_PAIR}(,{_PAIR})*")
 _FLAGS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
 
 _Images = TypeVar("_Images", LoadedData, ImageSet | Shards)
-_COUNTS: dict[str, Any] = {"n": None, "n_test": None, "seed": 0}  # parameters that draw images, and their defaults
 
 
 class ImagesInOrder(NamedTuple):
@@ -52,7 +52,7 @@ class ImagesInOrder(NamedTuple):
 def load_data(
     spec: str,
     *,
-    data_dir: str | Path | None = None,
+    data_dir: Folder = None,
     download: bool = True,
     group: Group = ALONE,
     **parameters: str | float,
@@ -91,7 +91,7 @@ def load_data(
         values = _read_parameters(head, dataset.parameters, given)
         return dataset.load(**values, **{key: options[key] for key in dataset.options})
     images, values = _open_path(_find_path(head), given, group=group)
-    counts = [values[key] for key in _COUNTS]
+    counts = [values[key] for key in COUNTS]
     if isinstance(images, ImageSet):
         return hold_out(images, *counts)
     train, test = images.split(*counts)
@@ -110,7 +110,7 @@ def load_data(
 
 
 def load_images(
-    spec: str, image_shape: tuple[int, ...], *, data_dir: str | Path | None = None, download: bool = True
+    spec: str, image_shape: tuple[int, ...], *, data_dir: Folder = None, download: bool = True
 ) -> ImagesInOrder:
     """Read every image of a file or folder, in its order, or the test images of a named set.
 
@@ -123,7 +123,7 @@ def load_images(
         loaded = check_shape(load_data(spec, data_dir=data_dir, download=download), image_shape)
         return ImagesInOrder(head, loaded.test, np.arange(len(loaded.test)), loaded.n_blank, loaded.notes)
     path = _find_path(head)
-    extra = [key for key in given if key in _COUNTS]
+    extra = [key for key in given if key in COUNTS]
     if extra:
         got = ", ".join(f"{key}={given[key]}" for key in extra)
         reject(f"parameters of {path}", "none that choose among its images", got, f"Leave {', '.join(extra)} out.")
@@ -164,7 +164,7 @@ def _open_path(
     shards = path.is_dir() and bool(list_shards(path))
     named = path.suffix.lower() in (".npz", ".parquet") and path.is_file()
     keys = ("key", "stream") if shards else ("key", "labels") if named else ()
-    known = {**dict.fromkeys(keys), **_COUNTS, **Preprocessing()._asdict()}
+    known = {**dict.fromkeys(keys), **COUNTS, **Preprocessing()._asdict()}
     values = _read_parameters(str(path), known, given)
     preprocessing = Preprocessing(*(values[key] for key in Preprocessing._fields))
     try:
