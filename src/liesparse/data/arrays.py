@@ -13,7 +13,7 @@ import zipfile
 import zlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,7 +60,7 @@ class _Header(NamedTuple):
     """What a .npy file, or a member of a .npz file, says of its array."""
 
     shape: tuple[int, ...]
-    order: str
+    order: Literal["C", "F"]
     dtype: np.dtype[Any]
     offset: int  # bytes before the numbers
     n_bytes: int
@@ -163,18 +163,17 @@ def read_idx(path: Path, *, argument: str = "data", kind: str = "images", n_axes
             offset, n_bytes = 4 + len(lengths), math.prod(shape) * dtype.itemsize
             if n_axes not in (None, len(shape)):
                 refuse(f"an array of shape {shape}")
-            if not compressed and size != offset + n_bytes:
-                refuse(f"{size:,} bytes instead of {offset + n_bytes:,}")
-            if not compressed and n_bytes:  # an empty file cannot be mapped
-                return np.memmap(path, dtype, "r", offset, shape)
-            if n_bytes > _MAX_DEFLATE_RATIO * size:
+            if compressed and n_bytes > _MAX_DEFLATE_RATIO * size:
                 refuse("a header that promises more than the file can hold")
-            content = stream.read(n_bytes + 1)  # never more than promised
+            content = stream.read(n_bytes + 1) if compressed else b""  # never more than promised
     except (EOFError, gzip.BadGzipFile, zlib.error):
         refuse("cut short")
-    if len(content) != n_bytes:
-        refuse(f"not the {n_bytes:,} bytes that its header promises")
-    return np.frombuffer(content, dtype).reshape(shape)
+    held = len(content) if compressed else size - offset
+    if held != n_bytes:
+        refuse(f"a header that promises {n_bytes:,} bytes, and {held:,} or more")
+    if compressed or n_bytes == 0:  # an empty file cannot be mapped
+        return np.frombuffer(content, dtype).reshape(shape)
+    return np.memmap(path, dtype, "r", offset, shape)
 
 
 def _read_parquet(path: Path, key: str | None, label_key: str | None, preprocessing: Preprocessing) -> ImageArray:

@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -21,18 +20,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from liesparse._checks import check_choice, reject
+from liesparse.data import synthetic
 from liesparse.data.arrays import read_idx
-from liesparse.data.downloads import DOWNLOADS, Folder, fetch, find_file, need_file
-from liesparse.data.images import ImageArray, ImageSet, check_array, height_width
+from liesparse.data.downloads import DOWNLOADS, Folder, fetch, find_files
+from liesparse.data.images import ImageArray, ImageSet, Numbers, check_array, count_parts, height_width
 from liesparse.data.shards import Shards
-from liesparse.data.synthetic import (
-    TransformedImages,
-    rotations_scalings,
-    shears_stretches,
-    translations,
-    translations_rotations,
-    unit_norm,
-)
+from liesparse.data.synthetic import TransformedImages, unit_norm
 
 Split = Literal["train", "test"]
 Where = str | Callable[[Folder], str]
@@ -179,17 +172,14 @@ def split_images(
 
 def hold_out(images: ImageSet, n: int | None, n_test: int | None, seed: int) -> LoadedData:
     """Read images of a set that has no split of its own."""
-    return _read(images.name, images, images, images.split(n, n_test, seed), images.n_blank)
+    n, n_test = count_parts(len(images), n, n_test)
+    test, train = images.draw((n_test, n), seed)
+    return _read(images.name, images, train, images, test, images.n_blank)
 
 
-def _read(
-    name: str, train: ImageSet, test: ImageSet, numbers: tuple[NDArray[np.int64], NDArray[np.int64]], n_blank: int
-) -> LoadedData:
+def _read(name: str, train: ImageSet, drawn: Numbers, test: ImageSet, test_drawn: Numbers, n_blank: int) -> LoadedData:
     """Read images of one set to learn from, and of another, or the same, to test."""
-    images, labels = (
-        (train.rows(numbers[0]), test.rows(numbers[1])),
-        (train.labels(numbers[0]), test.labels(numbers[1])),
-    )
+    images, labels = (train.rows(drawn), test.rows(test_drawn)), (train.labels(drawn), test.labels(test_drawn))
     return LoadedData(name, *images, train.image_shape, *labels, n_blank=n_blank, notes=train.notes)
 
 
@@ -212,7 +202,8 @@ def load_mnist(split: Split = "train", folder: Folder = None) -> Float[Tensor, "
 
 def find_mnist(split: Split, folder: Folder = None) -> Path:
     """Return the path of one split's images, or say where it was looked for."""
-    return need_file("mnist", _FILES[check_choice("split", split, tuple(_FILES))], folder)
+    file = _FILES[check_choice("split", split, tuple(_FILES))]
+    return find_files("mnist", folder, [file])[file]
 
 
 def load_mnist_mini() -> LabelledImages:
@@ -225,10 +216,7 @@ def load_mnist_mini() -> LabelledImages:
 
 
 def _read_mini() -> tuple[NDArray[Any], NDArray[Any]]:
-    with (
-        resources.files(__package__).joinpath("mnist_mini.npz").open("rb") as file,
-        np.load(file, allow_pickle=False) as arrays,
-    ):
+    with np.load(Path(__file__).with_name("mnist_mini.npz"), allow_pickle=False) as arrays:
         return arrays["images"], arrays["labels"]
 
 
@@ -246,27 +234,31 @@ def _load_idx_files(
     name: str, data_dir: Folder, download: bool, n: int | None, n_test: int | None, seed: int
 ) -> LoadedData:
     """Read MNIST or Fashion-MNIST, with the labels if they lie beside the images."""
-    title = DOWNLOADS[name].title
-    if download and not data_dir and not all(find_file(name, file) for file in _FILES.values()):
+    title, needed = DOWNLOADS[name].title, _FILES.values()
+    if download and not data_dir and not set(needed) <= find_files(name).keys():
         fetch(name)
-    sets = {}
-    for split, file in _FILES.items():
-        pixels = read_idx(need_file(name, file, data_dir), argument=f"{title} file", n_axes=3)
-        path = find_file(name, file.replace("images-idx3", "labels-idx1"), data_dir)
+    found = find_files(name, data_dir, needed)
+    sets, drawn = [], []
+    for (split, file), argument, wanted in zip(_FILES.items(), ("n", "n_test"), (n, n_test), strict=True):
+        pixels = read_idx(found[file], argument=f"{title} file", n_axes=3)
+        path = found.get(file.replace("images-idx3", "labels-idx1"))
         labels = read_idx(path, argument=f"{title} file", kind="labels") if path else None
-        sets[split] = check_array(ImageArray(pixels, labels), f"{name}'s {split}ing set")
-    train, test = sets["train"], sets["test"]
+        images = check_array(ImageArray(pixels, labels), f"{name}'s {split}ing set")
+        if wanted and wanted > len(images):
+            reject(argument, f"at most {len(images):,} images", f"{wanted:,}", "Ask less.")
+        sets.append(images)
+        drawn += images.draw((wanted or len(images),), seed)
+    train, test = sets
     if train.image_shape != test.image_shape:
         got = f"{train.image_shape} and {test.image_shape}"
         reject(title, "images of one size in both files", got, "Fetch them anew.")
-    numbers = train.draw(n, seed, "n"), test.draw(n_test, seed, "n_test")
-    return _read(name, train, test, numbers, train.n_blank + test.n_blank)
+    return _read(name, train, drawn[0], test, drawn[1], train.n_blank + test.n_blank)
 
 
 def _where_idx_files(name: str, data_dir: Folder) -> str:
-    found = [find_file(name, file, data_dir) for file in _FILES.values()]
-    if all(found):
-        return str(Path(found[0] or "").parent)
+    found = find_files(name, data_dir)
+    if set(_FILES.values()) <= found.keys():
+        return str(found[_FILES["train"]].parent)
     return f"not here; fetched on first use, or by liesparse data fetch {name}"
 
 
@@ -275,10 +267,10 @@ def _register_idx_files(name: str) -> None:
     _register(Dataset(name, size, where, COUNTS, partial(_load_idx_files, name), ("data_dir", "download")))
 
 
-register_transformation("translation", translations)
-register_transformation("rotation-scaling", rotations_scalings, ranges={"scales": "scale"})
-register_transformation("shear-stretch", shears_stretches, ranges={"stretches": "stretch"})
-register_transformation("translation-rotation", translations_rotations)
+register_transformation("translation", synthetic.translations)
+register_transformation("rotation-scaling", synthetic.rotations_scalings, ranges={"scales": "scale"})
+register_transformation("shear-stretch", synthetic.shears_stretches, ranges={"stretches": "stretch"})
+register_transformation("translation-rotation", synthetic.translations_rotations)
 _register_idx_files("mnist")
 _register(Dataset("mnist-mini", "2,000 of 28 × 28", "in this package", COUNTS, _load_mini))
 _register_idx_files("fashion-mnist")

@@ -15,7 +15,7 @@ import subprocess
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -96,36 +96,27 @@ def cache_folder() -> Path:
     return Path(pooch.os_cache("liesparse"))
 
 
-def places(name: str, folder: Folder = None) -> list[Path]:
-    """Return where the files of a set are looked for: only in ``folder``, if one is given."""
+def find_files(name: str, folder: Folder = None, needed: Iterable[str] = ()) -> dict[str, Path]:
+    """Return the idx files of a set that are here, plain or gzipped: only those in ``folder``, if one is given."""
     download = DOWNLOADS[check_choice("name", name, tuple(DOWNLOADS))]
     root = folder or os.environ.get("LIESPARSE_DATA")
-    found = [Path(root) / name, Path(root)] if root else []
+    places = [Path(root) / name, Path(root)] if root else []
     if not folder:
-        found += [cache_folder() / name, *([download.debian_folder] if download.debian_folder else [])]
-    return found
-
-
-def find_file(name: str, file: str, folder: Folder = None) -> Path | None:
-    """Return the path of one idx file, plain or gzipped, or None."""
+        places += [cache_folder() / name, *([download.debian_folder] if download.debian_folder else [])]
     known = "t10k-labels-idx1-ubyte"  # all sets of this family name their files alike, so its contents tell
     others = [download.hashes.get(known) for other, download in DOWNLOADS.items() if other != name]
-    for place in places(name, folder):
-        found = _existing(place, file)
-        if found and not any(_hash(path, known) in others for path in _existing(place, known)[:1]):
-            return found[0]
-    return None
-
-
-def need_file(name: str, file: str, folder: Folder = None) -> Path:
-    """Return the path of one idx file, or say where it was looked for."""
-    path = find_file(name, file, folder)
-    if path is None:
-        raise FileNotFoundError(
-            f"{DOWNLOADS[name].title}: no {file}.gz in {' or '.join(map(str, places(name, folder)))}. "
-            f"Pass the folder that has it (--data-dir), set LIESPARSE_DATA, or run liesparse data fetch {name}."
-        )
-    return path
+    found: dict[str, Path] = {}
+    for place in reversed(places):  # the first place wins
+        here = {file: path for file in SIZES for path in _existing(place, file)[:1]}
+        if known not in here or _hash(here[known], known) not in others:
+            found |= here
+    for file in needed:
+        if file not in found:
+            raise FileNotFoundError(
+                f"{download.title}: no {file}.gz in {' or '.join(map(str, places))}. Pass the folder that has it "
+                f"(--data-dir), set LIESPARSE_DATA, or run liesparse data fetch {name}."
+            )
+    return found
 
 
 def fetch(name: str, folder: Folder = None) -> Path:

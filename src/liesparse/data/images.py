@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ _CHUNK_PIXELS = 2**20  # read at a time
 _GREY = (0.299, 0.587, 0.114)  # ITU-R BT.601, as Pillow has it
 _SHARE, _MOST = 0.1, 10_000  # held out for the test, unless asked otherwise
 Pixels = NDArray[Any] | list[NDArray[Any]]  # one array (perhaps memory-mapped), or one array for each image
+Numbers = NDArray[np.int64]
 
 
 @contextmanager
@@ -96,7 +97,7 @@ class ImageSet:
     name: str
     array: ImageArray
     image_shape: tuple[int, ...]  # (height, width), or (height, width, 3) with colours
-    kept: NDArray[np.int64]  # places of the images that are not blank, in order
+    kept: Numbers  # places of the images that are not blank, in order
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -107,11 +108,11 @@ class ImageSet:
         """Return how many images were skipped."""
         return len(self.array.pixels) - len(self.kept)
 
-    def places(self) -> NDArray[np.int64]:
+    def places(self) -> Numbers:
         """Return the place of each image in the file."""
         return self.kept
 
-    def rows(self, numbers: NDArray[np.int64]) -> Float[Tensor, "image pixel"]:
+    def rows(self, numbers: Numbers) -> Float[Tensor, "image pixel"]:
         """Read some images as unit-norm float32 rows."""
         found, pixels = torch.empty(len(numbers), math.prod(self.image_shape)), self.array.pixels
         step = chunk_size(pixels[0].shape)
@@ -121,27 +122,16 @@ class ImageSet:
             found[begin : begin + step] = unit_rows(images, self.array.preprocessing).float()
         return found
 
-    def labels(self, numbers: NDArray[np.int64]) -> Int[Tensor, " image"] | None:
+    def labels(self, numbers: Numbers) -> Int[Tensor, " image"] | None:
         """Return the labels of some images, if there are any."""
         if self.array.labels is None:
             return None
         return torch.from_numpy(np.asarray(self.array.labels)[self.kept[numbers]].astype(np.int64))
 
-    def draw(self, n: int | None, seed: int, argument: str) -> NDArray[np.int64]:
-        """Draw ``n`` numbers of a set with a split of its own, or take all."""
-        n = len(self) if n is None else n
-        if n > len(self):
-            reject(argument, f"at most {len(self):,} images", f"{n:,}", "Ask less.")
-        return np.sort(self._shuffled(seed)[:n])
-
-    def split(self, n: int | None, n_test: int | None, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Draw numbers to learn from and to test, both in the order of the file, which reads fastest."""
-        n, n_test = count_parts(len(self), n, n_test)
-        order = self._shuffled(seed)
-        return np.sort(order[n_test : n_test + n]), np.sort(order[:n_test])
-
-    def _shuffled(self, seed: int) -> NDArray[np.int64]:
-        return torch.randperm(len(self), generator=torch.Generator().manual_seed(seed)).numpy()
+    def draw(self, counts: Sequence[int], seed: int) -> list[Numbers]:
+        """Draw so many numbers for each part, each in the order of the file, which reads fastest."""
+        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed)).numpy()
+        return [np.sort(part) for part in np.split(order, np.cumsum(counts))[:-1]]
 
 
 def count_parts(n_images: int, n: int | None, n_test: int | None) -> tuple[int, int]:

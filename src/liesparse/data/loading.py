@@ -10,6 +10,7 @@ import math
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -31,7 +32,6 @@ N_SAMPLE = 10_000  # images of a stream to draw, to start from, and to compare w
 _PAIR = r"[A-Za-z_]\w*=[^,=]*"
 _PAIRS = re.compile(rf"{_PAIR}(,{_PAIR})*")
 _FLAGS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
-
 _Images = TypeVar("_Images", LoadedData, ImageSet | Shards)
 
 
@@ -50,12 +50,7 @@ class ImagesInOrder(NamedTuple):
 
 
 def load_data(
-    spec: str,
-    *,
-    data_dir: Folder = None,
-    download: bool = True,
-    group: Group = ALONE,
-    **parameters: str | float,
+    spec: str, *, data_dir: Folder = None, download: bool = True, group: Group = ALONE, **parameters: str | float
 ) -> LoadedData:
     """Read or make the images that a name or a path stands for, as unit-norm rows; blank ones are skipped.
 
@@ -98,15 +93,10 @@ def load_data(
     size = 4 * len(train) * math.prod(images.image_shape)
     streamed = size > STREAM_FROM if values["stream"] is None else values["stream"]
     how = "streamed" if streamed else "in memory"
-    return LoadedData(
-        name=images.name,
-        train=train.sample(N_SAMPLE) if streamed else train.rows(np.arange(len(train))),
-        test=test,
-        image_shape=images.image_shape,
-        n_blank=images.n_blank,
-        notes=(*images.notes, f"{len(images.files):,} shards, {how} ({size / 2**20:,.0f} MiB)"),
-        stream=train if streamed else None,
-    )
+    notes = (*images.notes, f"{len(images.files):,} shards, {how} ({size / 2**20:,.0f} MiB)")
+    rows = train.sample(N_SAMPLE) if streamed else train.rows(np.arange(len(train)))
+    found = LoadedData(images.name, rows, test, images.image_shape, n_blank=images.n_blank, notes=notes)
+    return replace(found, stream=train) if streamed else found
 
 
 def load_images(
@@ -161,8 +151,8 @@ def _open_path(
     path: Path, given: Mapping[str, str], *, least: int = 2, group: Group = ALONE
 ) -> tuple[ImageSet | Shards, dict[str, Any]]:
     """Look through a file or a folder; return also the parameters."""
-    shards = path.is_dir() and bool(list_shards(path))
-    named = path.suffix.lower() in (".npz", ".parquet") and path.is_file()
+    suffix, shards = path.suffix.lower(), path.is_dir() and bool(list_shards(path))
+    named = suffix in (".npz", ".parquet") and path.is_file()
     keys = ("key", "stream") if shards else ("key", "labels") if named else ()
     known = {**dict.fromkeys(keys), **COUNTS, **Preprocessing()._asdict()}
     values = _read_parameters(str(path), known, given)
@@ -170,26 +160,22 @@ def _open_path(
     try:
         if shards:
             return open_shards(path, values["key"], preprocessing, group=group), values
-        array = _read_path(path, values.get("key"), values.get("labels"), preprocessing)
+        if path.is_dir() or suffix == ".zip":
+            array = pictures.read_pictures(path, preprocessing)
+        elif suffix in arrays.SUFFIXES:
+            array = arrays.read_file(path, values.get("key"), values.get("labels"), preprocessing)
+        elif suffix in pictures.SUFFIXES or not path.is_file() or not arrays.looks_like_idx(path):
+            kinds = "a .npy, .npz, .parquet or idx file, or a folder or .zip of pictures"
+            picture = suffix in pictures.SUFFIXES
+            fix = "Put it into a folder with others." if picture else "Convert it, such as with numpy.save."
+            reject("data", kinds, str(path), fix)
+        else:
+            array = ImageArray(arrays.read_idx(path), None, preprocessing)
         return check_array(array, str(path), least=least), values
     except OSError as error:
         where = f"{error.filename or path} ({error.strerror or error})"
         expected = "readable files, and room in the cache folder" if shards else "a readable file"
         reject("data", expected, where, "Check permissions and space.")
-
-
-def _read_path(path: Path, key: str | None, label_key: str | None, preprocessing: Preprocessing) -> ImageArray:
-    suffix = path.suffix.lower()
-    if path.is_dir() or suffix == ".zip":
-        return pictures.read_pictures(path, preprocessing)
-    if suffix in arrays.SUFFIXES:
-        return arrays.read_file(path, key, label_key, preprocessing)
-    picture = suffix in pictures.SUFFIXES
-    if picture or not path.is_file() or not arrays.looks_like_idx(path):
-        kinds = "a .npy, .npz, .parquet or idx file, or a folder or .zip of pictures"
-        fix = "Put it into a folder with others." if picture else "Convert it, such as with numpy.save."
-        reject("data", kinds, str(path), fix)
-    return ImageArray(arrays.read_idx(path), None, preprocessing)
 
 
 class Spec(NamedTuple):
@@ -206,13 +192,12 @@ def parse_spec(spec: str) -> Spec:
     head, _, tail = spec.rpartition(":")
     if not head or not _PAIRS.fullmatch(tail):
         return Spec(spec, {})
-    parameters: dict[str, str] = {}
-    for pair in tail.split(","):
-        key, _, value = pair.partition("=")
-        if key in parameters:
+    pairs = [pair.split("=") for pair in tail.split(",")]
+    keys = [key for key, _ in pairs]
+    for key in keys:
+        if keys.count(key) > 1:
             reject(key, "each parameter once", f"{key} twice in {spec}", "Remove one.")
-        parameters[key] = value
-    return Spec(head, parameters)
+    return Spec(head, dict(pairs))
 
 
 def _read_parameters(owner: str, defaults: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:

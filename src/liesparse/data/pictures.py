@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import io
-import os
 import warnings
 import zipfile
 from collections.abc import Iterable, Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -29,16 +28,12 @@ _GREY_MODES = ("1", "L", "LA", "La")
 
 
 def find_pictures(folder: Path) -> Iterator[Path]:
-    """Yield all pictures in a folder and below, in any order."""
-    for parent, _, names in os.walk(folder):
-        for path in (Path(parent, name) for name in names):
-            if _is_picture(path.relative_to(folder).as_posix()):
-                yield path
+    """Return all pictures in a folder and below, in any order."""
+    return (path for path in folder.rglob("*") if _is_picture(path.relative_to(folder)) and not path.is_dir())
 
 
-def _is_picture(name: str) -> bool:
+def _is_picture(path: PurePath) -> bool:
     """Tell by its name whether a file is a picture, and not one that a system hides."""
-    path = PurePosixPath(name)
     hidden = any(part.startswith(".") or part == "__MACOSX" for part in path.parts)
     return not hidden and path.suffix.lower() in SUFFIXES
 
@@ -63,15 +58,14 @@ def _from_zip(path: Path) -> Iterator[tuple[str, bytes]]:
         archive = zipfile.ZipFile(path)
     with archive:
         members = [info for info in archive.infolist() if not info.is_dir()]
-        pictures = sorted((info for info in members if _is_picture(info.filename)), key=lambda info: info.filename)
+        pictures = [info for info in members if _is_picture(PurePosixPath(info.filename))]
+        pictures.sort(key=lambda info: info.filename)
         _check_archive(path, len(members), [info.file_size for info in pictures])
         for info in pictures:
             name = f"{info.filename} in {path}"
             # Each compression has errors of its own; a password is a RuntimeError.
-            with (
-                refusing("a readable member", name, "Pack the archive anew, without a password."),
-                archive.open(info) as file,
-            ):
+            fix = "Pack the archive anew, without a password."
+            with refusing("a readable member", name, fix), archive.open(info) as file:
                 content = file.read(info.file_size)  # the size that was checked, whatever the member really holds
             yield name, content
 
@@ -79,16 +73,12 @@ def _from_zip(path: Path) -> Iterator[tuple[str, bytes]]:
 def _check_archive(path: Path, n_members: int, sizes: list[int]) -> None:
     """Refuse an archive that would unpack to far more than it is: a zip bomb."""
     largest, total, packed = max(sizes, default=0), sum(sizes), path.stat().st_size
-    mib, gib = MAX_FILE_BYTES // 2**20, MAX_TOTAL_BYTES // 2**30
+    mib, gib, much = MAX_FILE_BYTES // 2**20, MAX_TOTAL_BYTES // 2**30, max(_RATIO_FROM, MAX_RATIO * packed)
     for exceeded, expected, got in (
         (n_members > MAX_MEMBERS, f"an archive of at most {MAX_MEMBERS:,} files", f"{n_members:,}"),
         (largest > MAX_FILE_BYTES, f"pictures of at most {mib} MiB unpacked", f"one of {largest / 2**20:,.0f} MiB"),
         (total > MAX_TOTAL_BYTES, f"an archive of at most {gib} GiB unpacked", f"{total / 2**30:,.0f} GiB"),
-        (
-            total > max(_RATIO_FROM, MAX_RATIO * packed),
-            f"an archive that shrank at most {MAX_RATIO}-fold",
-            f"{total / packed:,.0f}-fold",
-        ),
+        (total > much, f"an archive that shrank at most {MAX_RATIO}-fold", f"{total / packed:,.0f}-fold"),
     ):
         if exceeded:
             reject("data", expected, f"{got} in {path}", "Unpack it yourself if you trust it, and pass the folder.")
@@ -97,13 +87,14 @@ def _check_archive(path: Path, n_members: int, sizes: list[int]) -> None:
 def decode_all(pictures: Iterable[tuple[str, bytes]], preprocessing: Preprocessing, where: str) -> ImageArray:
     """Decode, grey if need be, and preprocess pictures that come with their names; all must end up equally large."""
     found: list[NDArray[Any]] = []
-    sizes: set[tuple[int, ...]] = set()
+    sizes: set[tuple[int, int]] = set()
     n_coloured = 0
     for name, content in pictures:
         pixels, coloured = _decode(content, name, preprocessing.colour)
         n_coloured += coloured
-        sizes.add(pixels.shape[:2])
-        shape = preprocessing.shape(*pixels.shape[:2], name)
+        height, width = pixels.shape[:2]
+        sizes.add((height, width))
+        shape = preprocessing.shape(height, width, name)
         if found and shape != found[0].shape:
             first = " × ".join(map(str, found[0].shape))
             reject("data", f"images of one size ({first})", f"{shape[0]} × {shape[1]} in {name}", "Pass size=N.")

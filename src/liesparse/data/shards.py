@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 import secrets
 import signal
 from collections.abc import Iterator
@@ -36,7 +35,7 @@ from torch.utils.data import DataLoader, Dataset
 from liesparse._checks import check_count, reject
 from liesparse.data.arrays import SUFFIXES, read_file, read_npy
 from liesparse.data.downloads import cache_folder
-from liesparse.data.images import Preprocessing, check_pixels, chunk_size, count_parts, find_seen, unit_rows
+from liesparse.data.images import Numbers, Preprocessing, check_pixels, chunk_size, count_parts, find_seen, unit_rows
 from liesparse.data.pictures import find_pictures
 from liesparse.parallel import ALONE, Group
 
@@ -80,12 +79,12 @@ class Shards:
     notes: tuple[str, ...] = ()
 
     @cached_property
-    def counts(self) -> NDArray[np.int64]:
+    def counts(self) -> Numbers:
         """Images that count in each block of each file."""
         return np.concatenate([file.kept.reshape(-1, BLOCK).sum(axis=1) for file in self.files])
 
     @cached_property
-    def ends(self) -> NDArray[np.int64]:
+    def ends(self) -> Numbers:
         """Images up to the end of each block."""
         return np.cumsum(self.counts)
 
@@ -107,7 +106,7 @@ class Shards:
             digest.update(np.packbits(file.kept).tobytes())
         return digest.hexdigest()
 
-    def rows(self, numbers: NDArray[np.int64], dtype: torch.dtype = torch.float32) -> Float[Tensor, "image pixel"]:
+    def rows(self, numbers: Numbers, dtype: torch.dtype = torch.float32) -> Float[Tensor, "image pixel"]:
         """Read some images, each block once."""
         found = torch.empty(len(numbers), math.prod(self.image_shape), dtype=dtype)
         if torch.utils.data.get_worker_info() is not None:
@@ -122,7 +121,7 @@ class Shards:
                     found[rows[chunk]] = unit_rows(images[chunk], preprocessing).to(dtype)
         return found
 
-    def _read_blocks(self, numbers: NDArray[np.int64]) -> Iterator[tuple[tuple[Any, ...], NDArray[Any], NDArray[Any]]]:
+    def _read_blocks(self, numbers: Numbers) -> Iterator[tuple[tuple[Any, ...], NDArray[Any], NDArray[Any]]]:
         """Yield images file by file: what they share to be scaled together, their places in ``numbers``, and pixels."""
         homes = np.searchsorted(self.ends, numbers, side="right")  # the block of each image
         order = np.argsort(homes, kind="stable")
@@ -135,18 +134,18 @@ class Shards:
             chosen = counting[numbers[rows] - self.ends[home] + self.counts[home]]
             yield (file.dtype, file.shape, file.preprocessing), rows, file.read(begin, begin + BLOCK)[chosen]
 
-    def places(self) -> NDArray[np.int64]:
+    def places(self) -> Numbers:
         """Return the place of each image that counts among all images of the folder."""
         return np.flatnonzero(np.concatenate([file.kept[: file.n_images] for file in self.files]))
 
     def sample(self, n: int, seed: int = 0) -> Float[Tensor, "image pixel"]:
         """Read up to ``n`` images drawn at random."""
-        return self.rows(np.sort(_draw(len(self), min(n, len(self)), seed)))
+        return self.rows(np.sort(np.random.default_rng(seed).choice(len(self), min(n, len(self)), replace=False)))
 
     def split(self, n: int | None, n_test: int | None, seed: int) -> tuple[Shards, Float[Tensor, "test pixel"]]:
         """Return the images to learn from, and read those to test; which is which is drawn at random."""
         _, n_test = count_parts(len(self), n, n_test)
-        drawn = _draw(len(self), n_test + (n or 0), seed)
+        drawn = np.random.default_rng(seed).choice(len(self), n_test + (n or 0), replace=False)
         chosen = np.full(len(self), n is None)
         chosen[drawn[n_test:]] = True
         chosen[drawn[:n_test]] = False
@@ -160,8 +159,8 @@ class Shards:
 
 def list_shards(folder: Path) -> list[Path]:
     """Return the files of a folder of shards in the order of their names; a folder with pictures is none."""
-    names = sorted(entry.name for entry in os.scandir(folder) if entry.is_file() and not entry.name.startswith("."))
-    found = [folder / name for name in names if Path(name).suffix.lower() in SUFFIXES]
+    found = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and path.is_file())
+    found = [path for path in found if not path.name.startswith(".")]
     return found if found and next(find_pictures(folder), None) is None else []
 
 
@@ -200,7 +199,7 @@ def _look_through(files: list[Shard], group: Group) -> tuple[Shard, ...]:
     if not group.all_equal(" ".join(f"{file.path.name} {file.digest} {file.n_images}" for file in files)):
         fix = "Give every machine the same files."
         reject("data", "the same files in every process", "others in some of them", fix)
-    own_kept = np.concatenate([np.zeros(0), *(file.kept for file in own)])
+    own_kept = np.concatenate([np.zeros(0, dtype=bool), *(file.kept for file in own)])
     all_kept = group.gather(torch.tensor(own_kept, dtype=torch.uint8)).numpy() > 0
     # The files of the first process come first, then those of the second, and so on.
     dealt = [number for rank in range(group.size) for number in range(rank, len(files), group.size)]
@@ -227,7 +226,7 @@ def _open(
     temporary = plain.with_name(f".{plain.name}.{secrets.token_hex(4)}.npy")
     try:
         np.save(temporary, np.ascontiguousarray(array.pixels), allow_pickle=False)
-        os.replace(temporary, plain)
+        temporary.replace(plain)
     finally:
         temporary.unlink(missing_ok=True)
     return read_npy(plain), array.preprocessing
@@ -244,10 +243,6 @@ def _digest(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _draw(n_images: int, n: int, seed: int) -> NDArray[np.int64]:
-    return np.random.default_rng(seed).choice(n_images, n, replace=False).astype(np.int64)
-
-
 class Rounds(Dataset[Tensor | str]):
     """The images of one epoch, a buffer at a time: those of some lanes, in their order."""
 
@@ -261,7 +256,7 @@ class Rounds(Dataset[Tensor | str]):
     def __len__(self) -> int:
         return math.ceil(len(self._shards) / ROUND)
 
-    def numbers(self, number: int) -> NDArray[np.int64]:
+    def numbers(self, number: int) -> Numbers:
         """Return the numbers of the images of a round."""
         places, ranks = [], []
         for lane in self._lanes:
@@ -327,14 +322,9 @@ class ShardBatches:
             yield parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _read_ahead(self, rounds: Rounds, numbers: range) -> Iterator[Tensor]:
-        loader: DataLoader[Tensor | str] = DataLoader(
-            rounds,
-            batch_size=None,
-            sampler=numbers,
-            num_workers=self.n_workers,
-            worker_init_fn=_ignore_interrupts,
-            generator=torch.Generator(),  # else it would draw from everybody's
-        )
+        random = torch.Generator()  # else the loader would draw from everybody's
+        options: dict[str, Any] = {"num_workers": self.n_workers, "worker_init_fn": _ignore_interrupts}
+        loader: DataLoader[Tensor | str] = DataLoader(rounds, None, sampler=numbers, generator=random, **options)
         for found in loader:
             if isinstance(found, str):
                 raise ValueError(found)

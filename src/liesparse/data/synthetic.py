@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from importlib import resources
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -42,8 +42,8 @@ def unit_norm(images: Float[Tensor, "image pixel"]) -> Float[Tensor, "image pixe
 
 def embedded_digits() -> Float[Tensor, "digit height width"]:
     """Return the ten embedded 28 × 28 digits 0 to 9 with values in [0, 1]."""
-    with resources.files(__package__).joinpath("digits.npy").open("rb") as file:
-        return torch.from_numpy(np.load(file, allow_pickle=False)).float() / 255
+    digits = np.load(Path(__file__).with_name("digits.npy"), allow_pickle=False)
+    return torch.from_numpy(digits).float() / 255
 
 
 def translations(
@@ -143,9 +143,8 @@ def warp(
         grid = (2 * places + 1) / size - 1  # as grid_sample counts with align_corners=False
         sampled = torch.nn.functional.grid_sample(images[label], grid[:, None], align_corners=False)
         chunks.append(sampled.flatten(1))
-    return TransformedImages(
-        unit_norm(torch.cat(chunks)), labels, torch.stack(tuple(factors.values()), dim=1), tuple(factors)
-    )
+    truth = torch.stack(tuple(factors.values()), dim=1)
+    return TransformedImages(unit_norm(torch.cat(chunks)), labels, truth, tuple(factors))
 
 
 def _uniform(n_images: int, n_factors: int, generator: Generator) -> Float[Tensor, "image factor"]:
