@@ -1,7 +1,4 @@
-"""Data sets that have a name, and how to add one.
-
-:func:`register_dataset` takes a function that loads one, :func:`register_transformation` one that moves digits.
-"""
+"""Data sets that have a name, and how to add one: by a function that loads it, or by one that moves digits."""
 
 from __future__ import annotations
 
@@ -58,8 +55,7 @@ class LoadedData:
         """Say in one line how many images there are and what was done to them."""
         size = " × ".join(map(str, self.image_shape))
         counts = f"{len(self.stream or self.train):,} images to learn from and {len(self.test):,} to test"
-        parts = [f"{self.name}: {counts}, {size} pixels", f"{self.n_blank:,} blank skipped", *self.notes]
-        return "; ".join(parts)
+        return "; ".join([f"{self.name}: {counts}, {size} pixels", f"{self.n_blank:,} blank skipped", *self.notes])
 
 
 class Dataset(NamedTuple):

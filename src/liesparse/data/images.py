@@ -25,9 +25,7 @@ Numbers = NDArray[np.int64]
 
 
 @contextmanager
-def refusing(
-    expected: str, where: object, fix: str, errors: type[Exception] | tuple[type[Exception], ...] = Exception
-) -> Iterator[None]:
+def refusing(expected: str, where: object, fix: str, errors: Any = Exception) -> Iterator[None]:
     """Refuse data for what other libraries raise inside, almost anything if a file is damaged, in one line."""
     try:
         yield

@@ -105,8 +105,7 @@ def load_images(
     """Read every image of a file or folder, in its order, or the test images of a named set.
 
     They must have the shape that a model was trained on; ``size`` among the parameters of ``spec`` resizes them. Only
-    a named set takes ``n``, ``n_test`` and ``seed``.
-    Colours are kept for a model that has them.
+    a named set takes ``n``, ``n_test`` and ``seed``. Colours are kept for a model that has them.
     """
     head, given = parse_spec(spec)
     if head in DATASETS:

@@ -54,7 +54,8 @@ def translations(
     Shifts are uniform, bilinearly interpolated, with zeros from outside, or with what leaves on
     one side entering on the other if ``wrap``. ``factors`` are the shifts to the right and down.
     """
-    shifts = check_real("max_shift", max_shift, minimum=0) * (2 * _uniform(n_images, 2, generator) - 1)
+    check_real("max_shift", max_shift, minimum=0)
+    shifts = max_shift * (2 * torch.rand(check_count("n_images", n_images), 2, generator=generator) - 1)
     factors = {"shift_x": shifts[:, 0], "shift_y": shifts[:, 1]}
     return warp(torch.eye(2).expand(n_images, 2, 2), shifts, factors, sources, wrap=wrap)
 
@@ -67,12 +68,13 @@ def rotations_scalings(
     ``factors`` are the counter-clockwise angle in radians and the natural log of the scale.
     """
     check_real("max_degrees", max_degrees, minimum=0)
-    uniform = _uniform(n_images, 2, generator)
+    uniform = torch.rand(check_count("n_images", n_images), 2, generator=generator)
     angles = math.radians(max_degrees) * (2 * uniform[:, 0] - 1)
     scale = _between("scales", scales, uniform[:, 1])
     # Where an output pixel looks in the source: turned back and scaled back.
     cos, sin = angles.cos() / scale, angles.sin() / scale
-    return warp(_matrices(cos, -sin, sin, cos), None, {"rotation": angles, "log_scale": scale.log()}, sources)
+    matrices = torch.stack((cos, -sin, sin, cos), dim=1).reshape(-1, 2, 2)
+    return warp(matrices, None, {"rotation": angles, "log_scale": scale.log()}, sources)
 
 
 def translations_rotations(
@@ -84,11 +86,11 @@ def translations_rotations(
     """
     check_real("max_shift", max_shift, minimum=0)
     check_real("max_degrees", max_degrees, minimum=0)
-    uniform = 2 * _uniform(n_images, 3, generator) - 1
+    uniform = 2 * torch.rand(check_count("n_images", n_images), 3, generator=generator) - 1
     shifts, angles = max_shift * uniform[:, :2], math.radians(max_degrees) * uniform[:, 2]
     cos, sin = angles.cos(), angles.sin()
     factors = {"shift_x": shifts[:, 0], "shift_y": shifts[:, 1], "rotation": angles}
-    return warp(_matrices(cos, -sin, sin, cos), shifts, factors, sources)
+    return warp(torch.stack((cos, -sin, sin, cos), dim=1).reshape(-1, 2, 2), shifts, factors, sources)
 
 
 def shears_stretches(
@@ -100,12 +102,12 @@ def shears_stretches(
     ``factors`` are the shear and the natural log of the stretch.
     """
     check_real("max_shear", max_shear, minimum=0)
-    uniform = _uniform(n_images, 2, generator)
+    uniform = torch.rand(check_count("n_images", n_images), 2, generator=generator)
     shear = max_shear * (2 * uniform[:, 0] - 1)
     stretch = _between("stretches", stretches, uniform[:, 1])
     # Where an output pixel looks in the source: stretched back, then sheared back.
-    matrices = _matrices(1 / stretch, shear, torch.zeros(n_images), torch.ones(n_images))
-    return warp(matrices, None, {"shear": shear, "log_stretch": stretch.log()}, sources)
+    matrices = torch.stack((1 / stretch, shear, torch.zeros(n_images), torch.ones(n_images)), dim=1)
+    return warp(matrices.reshape(-1, 2, 2), None, {"shear": shear, "log_stretch": stretch.log()}, sources)
 
 
 def warp(
@@ -145,15 +147,6 @@ def warp(
         chunks.append(sampled.flatten(1))
     truth = torch.stack(tuple(factors.values()), dim=1)
     return TransformedImages(unit_norm(torch.cat(chunks)), labels, truth, tuple(factors))
-
-
-def _uniform(n_images: int, n_factors: int, generator: Generator) -> Float[Tensor, "image factor"]:
-    return torch.rand(check_count("n_images", n_images), n_factors, generator=generator)
-
-
-def _matrices(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Float[Tensor, "image 2 2"]:
-    """Stack ((a, b), (c, d)), one matrix for each image."""
-    return torch.stack((torch.stack((a, b), dim=-1), torch.stack((c, d), dim=-1)), dim=-2)
 
 
 def _between(argument: str, bounds: Span, uniform: Float[Tensor, " image"]) -> Float[Tensor, " image"]:
