@@ -85,9 +85,6 @@ class _Header(NamedTuple):
         if self.n_bytes == 0:
             reject("data", "at least 2 images", f"an array of shape {self.shape} in {where}", "Pass more images.")
 
-    def map(self, path: Path, start: int = 0) -> np.memmap[Any, Any]:
-        return np.memmap(path, self.dtype, "r", start + self.offset, self.shape, self.order)
-
 
 def read_npy(path: Path) -> np.memmap[Any, Any]:
     """Map the array of a .npy file into memory."""
@@ -95,7 +92,7 @@ def read_npy(path: Path) -> np.memmap[Any, Any]:
         header = _Header.read(file, path.stat().st_size)
     header.check(str(path))
     with refusing("a .npy file", path, _DAMAGED):
-        return header.map(path)
+        return np.memmap(path, header.dtype, "r", header.offset, header.shape, header.order)
 
 
 def _read_npz(path: Path, key: str | None, label_key: str | None) -> tuple[NDArray[Any], NDArray[Any] | None]:
@@ -126,7 +123,8 @@ def _read_npz(path: Path, key: str | None, label_key: str | None) -> tuple[NDArr
             with path.open("rb") as file:
                 file.seek(info.header_offset)
                 lengths = struct.unpack("<26xHH", file.read(30))  # of name and extra, which end a member's own header
-            return header.map(path, info.header_offset + 30 + sum(lengths))
+            offset = info.header_offset + 30 + sum(lengths) + header.offset
+            return np.memmap(path, header.dtype, "r", offset, header.shape, header.order)
 
     return read(key), read(label_key) if label_key else None
 

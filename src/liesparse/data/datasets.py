@@ -251,16 +251,15 @@ def _load_idx_files(
     return _read(name, train, drawn[0], test, drawn[1], train.n_blank + test.n_blank)
 
 
-def _where_idx_files(name: str, data_dir: Folder) -> str:
-    found = find_files(name, data_dir)
-    if set(_FILES.values()) <= found.keys():
-        return str(found[_FILES["train"]].parent)
-    return f"not here; fetched on first use, or by liesparse data fetch {name}"
-
-
 def _register_idx_files(name: str) -> None:
-    size, where = "60,000 + 10,000 of 28 × 28", partial(_where_idx_files, name)
-    _register(Dataset(name, size, where, COUNTS, partial(_load_idx_files, name), ("data_dir", "download")))
+    def where(data_dir: Folder) -> str:
+        found = find_files(name, data_dir)
+        if set(_FILES.values()) <= found.keys():
+            return str(found[_FILES["train"]].parent)
+        return f"not here; fetched on first use, or by liesparse data fetch {name}"
+
+    load, options = partial(_load_idx_files, name), ("data_dir", "download")
+    _register(Dataset(name, "60,000 + 10,000 of 28 × 28", where, COUNTS, load, options))
 
 
 register_transformation("translation", synthetic.translations)

@@ -253,9 +253,6 @@ class Rounds(Dataset[Tensor | str]):
         lengths = (len(shards) + LANES - 1 - np.arange(LANES)) // LANES
         self._starts = np.concatenate(([0], np.cumsum(lengths)))
 
-    def __len__(self) -> int:
-        return math.ceil(len(self._shards) / ROUND)
-
     def numbers(self, number: int) -> Numbers:
         """Return the numbers of the images of a round."""
         places, ranks = [], []
@@ -310,7 +307,7 @@ class ShardBatches:
             """Count this process's images among the first ``place`` of the epoch."""
             return place // LANES * len(lanes) + len(range(group.rank, place % LANES, group.size))
 
-        coming = self._read_ahead(rounds, range(first, len(rounds)))
+        coming = self._read_ahead(rounds, range(first, math.ceil(len(self.shards) / ROUND)))
         held, place = next(coming), own(skip * self.batch_size) - own(first * ROUND)  # the next is held[place]
         for batch in range(skip, math.ceil(len(self.shards) / self.batch_size)):
             wanted = own(min((batch + 1) * self.batch_size, len(self.shards))) - own(batch * self.batch_size)
