@@ -13,7 +13,7 @@ from PIL import Image
 
 from liesparse.data import ShardBatches, Shards, load_data, load_images, open_shards
 from liesparse.data.loading import STREAM_FROM
-from liesparse.data.stream import LANES, ROUND, Rounds
+from liesparse.data.shards import LANES, ROUND, Rounds
 from liesparse.estimators import LieSparseCoder
 from liesparse.parallel import Group
 

@@ -1,4 +1,8 @@
-"""Arrays in files: NumPy's .npy and .npz, and MNIST's idx. Mapped into memory where possible, never unpickled."""
+"""Files of arrays: NumPy's .npy and .npz, MNIST's idx, and parquet with a column of images.
+
+Mapped into memory where possible, never unpickled. A column holds encoded pictures, as Hugging Face has them, or lists
+of numbers.
+"""
 
 from __future__ import annotations
 
@@ -7,120 +11,122 @@ import math
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from liesparse._checks import reject
-from liesparse.data.images import choose_labels, first_line
+from liesparse.data.images import ImageArray, Preprocessing, refusing
+from liesparse.data.pictures import MAX_FILE_BYTES, decode_all
 
+SUFFIXES = (".npy", ".npz", ".parquet")
 _MAX_BYTES = 16 * 2**30  # of a compressed array, which must be read whole
 _IDX_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _GZIP_MAGIC = b"\x1f\x8b"
 _MAX_DEFLATE_RATIO = 1040  # deflate cannot shrink further: a header that asks for more lies
+_LABEL_NAMES = ("labels", "label", "y", "targets")  # taken as labels unless told otherwise
+_BATCH = 1024  # table rows read at a time
+_DAMAGED = "Save it anew with numpy.save or numpy.savez."
+
+
+def read_file(path: Path, key: str | None, label_key: str | None, preprocessing: Preprocessing) -> ImageArray:
+    """Read a .npy, .npz or .parquet file of images; ``key`` and ``label_key`` name its arrays or columns."""
+    suffix = path.suffix.lower()
+    if suffix == ".parquet":
+        return _read_parquet(path, key, label_key, preprocessing)
+    pixels, labels = (read_npy(path), None) if suffix == ".npy" else _read_npz(path, key, label_key)
+    return ImageArray(pixels, labels, preprocessing)
+
+
+def _choose(key: str | None, found: Collection[str], one: str, named: str, got: str) -> str:
+    """Return the given one of the arrays or columns that may hold images, or the only one."""
+    chosen = [name for name in found if key in (None, name)]
+    if len(chosen) != 1:
+        reject("data", one if key is None else f"{named} {key}", got, "Choose one with key=NAME.")
+    return chosen[0]
+
+
+def _choose_labels(key: str | None, keys: Collection[str], usable: Collection[str], where: str, got: str) -> str | None:
+    """Return the key of the labels: the given one, else a usual name among those that are usable, else None."""
+    if key is not None and key not in keys:
+        reject("data", f"labels {where} {key}", got, "Choose one of them with labels=NAME.")
+    return key or next((name for name in _LABEL_NAMES if name in usable), None)
 
 
 class _Header(NamedTuple):
+    """What a .npy file, or a member of a .npz file, says of its array."""
+
     shape: tuple[int, ...]
-    fortran: bool
+    order: Literal["C", "F"]
     dtype: np.dtype[Any]
+    offset: int  # bytes before the numbers
+    n_bytes: int
+
+    @classmethod
+    def read(cls, file: Any, size: int) -> _Header:
+        version = np.lib.format.read_magic(file)
+        if version not in ((1, 0), (2, 0)):
+            raise ValueError(f"format version {version}")
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = read(file)
+        n_bytes = math.prod(shape) * dtype.itemsize
+        if file.tell() + n_bytes > size and not dtype.hasobject:
+            raise ValueError("it is cut short")
+        return cls(shape, "F" if fortran else "C", dtype, file.tell(), n_bytes)
+
+    def check(self, where: str) -> None:
+        """Reject an array that holds Python objects, or nothing: it cannot be mapped."""
+        if self.dtype.hasobject:
+            got = f"Python objects in {where}, which would run code"
+            reject("data", "an array of numbers", got, "Stack equally large images and save them as uint8 or float32.")
+        if self.n_bytes == 0:
+            reject("data", "at least 2 images", f"an array of shape {self.shape} in {where}", "Pass more images.")
 
 
 def read_npy(path: Path) -> np.memmap[Any, Any]:
     """Map the array of a .npy file into memory."""
-    with _saying_what_is_damaged(path), path.open("rb") as file:
-        header = _read_header(file)
-    _check_array(header, str(path))
-    with _saying_what_is_damaged(path):
-        mapped: np.memmap[Any, Any] = np.load(path, mmap_mode="r", allow_pickle=False)
-        return mapped
+    with refusing("a .npy file", path, _DAMAGED), path.open("rb") as file:
+        header = _Header.read(file, path.stat().st_size)
+    header.check(str(path))
+    with refusing("a .npy file", path, _DAMAGED):
+        return np.memmap(path, header.dtype, "r", header.offset, header.shape, header.order)
 
 
-def read_npz(path: Path, key: str | None, label_key: str | None) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    """Return one array of images, and one of labels if there is one, from a .npz file."""
-    with _saying_what_is_damaged(path), zipfile.ZipFile(path) as archive:
+def _read_npz(path: Path, key: str | None, label_key: str | None) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    """Return one array of images, and one of labels if there is one: mapped if stored, read whole if compressed."""
+    headers: dict[str, _Header] = {}
+    with refusing("a .npz file", path, _DAMAGED), zipfile.ZipFile(path) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-        headers = {name: _member_header(archive, info) for name, info in members.items()}
-    key = _choose_key(path, key, headers)
+        for name, info in members.items():
+            with archive.open(info) as file:
+                headers[name] = _Header.read(file, info.file_size)
+    got = f"the keys {', '.join(headers) or 'none'} in {path}"
+    images = [name for name, header in headers.items() if key or header.shape[1:] or len(headers) == 1]
     flat = [name for name, header in headers.items() if len(header.shape) == 1 and header.dtype.kind in "biuf"]
-    label_key = choose_labels(label_key, headers, flat, "under the key", f"the keys {', '.join(headers)} in {path}")
-    arrays = {name: _read_member(path, members[name], headers[name]) for name in (key, label_key) if name}
-    return arrays[key], arrays[label_key] if label_key else None
+    key = _choose(key, images, "one array of images", "the key", got)
+    label_key = _choose_labels(label_key, headers, flat, "under the key", got)
 
+    def read(name: str) -> NDArray[Any]:
+        header, info = headers[name], members[name]
+        header.check(f"{path}, key {name}")
+        if info.compress_type != zipfile.ZIP_STORED and header.n_bytes > _MAX_BYTES:
+            expected = f"a compressed array of at most {_MAX_BYTES // 2**30} GiB"
+            size = f"{header.n_bytes / 2**30:.0f} GiB in {path}"
+            reject("data", expected, size, "Save it as .npy, which is memory-mapped.")
+        with refusing("a .npz file", path, _DAMAGED):
+            if info.compress_type != zipfile.ZIP_STORED:
+                with zipfile.ZipFile(path) as archive, archive.open(info) as file:
+                    return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
+            with path.open("rb") as file:
+                file.seek(info.header_offset)
+                lengths = struct.unpack("<26xHH", file.read(30))  # of name and extra, which end a member's own header
+            offset = info.header_offset + 30 + sum(lengths) + header.offset
+            return np.memmap(path, header.dtype, "r", offset, header.shape, header.order)
 
-@contextmanager
-def _saying_what_is_damaged(path: Path) -> Iterator[None]:
-    """Reject a file for whatever goes wrong inside: NumPy and zipfile raise almost anything for damaged ones."""
-    try:
-        yield
-    except Exception as error:
-        fix = "Save it anew with numpy.save or numpy.savez."
-        reject("data", f"a {path.suffix.lower()} file", f"{path} ({first_line(error)})", fix)
-
-
-def _read_header(file: Any) -> _Header:
-    version = np.lib.format.read_magic(file)
-    if version == (1, 0):
-        return _Header(*np.lib.format.read_array_header_1_0(file))
-    if version == (2, 0):
-        return _Header(*np.lib.format.read_array_header_2_0(file))
-    raise ValueError(f"format version {version}")
-
-
-def _member_header(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Header:
-    with archive.open(info) as file:
-        header = _read_header(file)
-    if math.prod(header.shape) * header.dtype.itemsize > info.file_size:
-        raise ValueError(f"{info.filename} is cut short")
-    return header
-
-
-def _check_array(header: _Header, where: str) -> None:
-    """Reject an array that holds no numbers, or none at all: it can be neither mapped nor learned from."""
-    if header.dtype.hasobject:
-        got = f"Python objects in {where}, which would run code"
-        reject("data", "an array of numbers", got, "Stack equally large images and save them as uint8 or float32.")
-    if header.dtype.kind not in "biuf":
-        reject("data", "an array of numbers", f"{header.dtype} in {where}", "Save it as uint8 or float32.")
-    if 0 in header.shape:
-        reject("data", "at least 2 images", f"an array of shape {header.shape} in {where}", "Pass more images.")
-
-
-def _choose_key(path: Path, key: str | None, headers: Mapping[str, _Header]) -> str:
-    """Take the given key, the only one, or the only one that is no list of labels."""
-    names = ", ".join(headers) or "none"
-    if key is None:
-        found = list(headers) if len(headers) == 1 else [name for name, header in headers.items() if header.shape[1:]]
-        if len(found) == 1:
-            return found[0]
-        reject("data", "one array of images", f"the keys {names} in {path}", "Choose one with key=NAME.")
-    if key not in headers:
-        reject("data", f"the key {key}", f"the keys {names} in {path}", "Choose one of them with key=NAME.")
-    return key
-
-
-def _read_member(path: Path, info: zipfile.ZipInfo, header: _Header) -> NDArray[Any]:
-    """Map a stored array, as numpy.savez writes it; let NumPy read a compressed one whole."""
-    _check_array(header, f"{path}, key {info.filename.removesuffix('.npy')}")
-    n_bytes = math.prod(header.shape) * header.dtype.itemsize
-    stored = info.compress_type == zipfile.ZIP_STORED
-    if n_bytes > _MAX_BYTES and not stored:
-        expected = f"a compressed array of at most {_MAX_BYTES // 2**30} GiB"
-        reject("data", expected, f"{n_bytes / 2**30:.0f} GiB in {path}", "Save it as .npy, which is memory-mapped.")
-    with _saying_what_is_damaged(path):
-        if not stored:
-            with zipfile.ZipFile(path) as archive, archive.open(info) as file:
-                return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
-        with path.open("rb") as file:
-            file.seek(info.header_offset)
-            name, extra = struct.unpack("<26xHH", file.read(30))  # the lengths that end a member's own header
-        # An array ends where its member ends, so its place follows from the sizes.
-        offset = info.header_offset + 30 + name + extra + info.file_size - n_bytes
-        return np.memmap(path, header.dtype, "r", offset, header.shape, "F" if header.fortran else "C")
+    return read(key), read(label_key) if label_key else None
 
 
 def looks_like_idx(path: Path) -> bool:
@@ -155,15 +161,86 @@ def read_idx(path: Path, *, argument: str = "data", kind: str = "images", n_axes
             offset, n_bytes = 4 + len(lengths), math.prod(shape) * dtype.itemsize
             if n_axes not in (None, len(shape)):
                 refuse(f"an array of shape {shape}")
-            if not compressed and size != offset + n_bytes:
-                refuse(f"{size:,} bytes instead of {offset + n_bytes:,}")
-            if not compressed and n_bytes:  # an empty file cannot be mapped
-                return np.memmap(path, dtype, "r", offset, shape)
-            if n_bytes > _MAX_DEFLATE_RATIO * size:
+            if compressed and n_bytes > _MAX_DEFLATE_RATIO * size:
                 refuse("a header that promises more than the file can hold")
-            content = stream.read(n_bytes + 1)  # never more than promised
+            content = stream.read(n_bytes + 1) if compressed else b""  # never more than promised
     except (EOFError, gzip.BadGzipFile, zlib.error):
         refuse("cut short")
-    if len(content) != n_bytes:
-        refuse(f"not the {n_bytes:,} bytes that its header promises")
-    return np.frombuffer(content, dtype).reshape(shape)
+    held = len(content) if compressed else size - offset
+    if held != n_bytes:
+        refuse(f"a header that promises {n_bytes:,} bytes, and {held:,} or more")
+    if compressed or n_bytes == 0:  # an empty file cannot be mapped
+        return np.frombuffer(content, dtype).reshape(shape)
+    return np.memmap(path, dtype, "r", offset, shape)
+
+
+def _read_parquet(path: Path, key: str | None, label_key: str | None, preprocessing: Preprocessing) -> ImageArray:
+    """Read a column of images, and one of labels if there is one."""
+    try:
+        import pyarrow as arrow
+        from pyarrow.parquet import ParquetFile
+    except ImportError:
+        reject("data", "pyarrow to read parquet files", "none", "Install it: pip install 'liesparse[parquet]'.")
+    refuse = refusing("a parquet file", path, "Write or fetch it anew.", (arrow.ArrowException, OSError, UnicodeError))
+    with refuse, ParquetFile(path, memory_map=True) as file:
+        columns = [(field.name, _kind_of(field.type)) for field in file.schema_arrow]
+        images = [name for name, kind in columns if kind in ("pictures", "lists")]
+        whole = [name for name, kind in columns if kind == "whole numbers"]
+        names = [name for name, _ in columns]
+        there = f"the columns {', '.join(names)} in {path}"
+        got = f"{', '.join(images) or 'none'} of {there}"
+        column = _choose(key, images, "one column of images (bytes, or lists of numbers)", "images in column", got)
+        label_column = _choose_labels(label_key, names, whole, "in column", there)
+        labels = file.read([label_column])[label_column].to_numpy() if label_column else None
+        batches = (batch.column(0) for batch in file.iter_batches(_BATCH, columns=[column]))
+        if dict(columns)[column] == "lists":
+            return ImageArray(_numbers(batches, f"{column} of {path}"), labels, preprocessing)
+        found = decode_all(_encoded(batches, f"{column} of {path}"), preprocessing, str(path))
+        return found._replace(labels=labels)
+
+
+def _kind_of(column: Any) -> str:
+    """Tell what a column may hold by its type."""
+    from pyarrow import types
+
+    if types.is_struct(column) and column.get_field_index("bytes") >= 0:
+        return "pictures"
+    if types.is_binary(column) or types.is_large_binary(column):
+        return "pictures"
+    if types.is_list(column) or types.is_large_list(column) or types.is_fixed_size_list(column):
+        return "lists"
+    return "whole numbers" if types.is_integer(column) else "other"
+
+
+def _encoded(batches: Iterator[Any], where: str) -> Iterator[tuple[str, bytes]]:
+    values = (value for batch in batches for value in batch)
+    for row, value in enumerate(values):
+        content = (value["bytes"] if hasattr(value, "keys") and value.is_valid else value).as_py()
+        if not isinstance(content, bytes) or len(content) > MAX_FILE_BYTES:
+            got = f"none or more in row {row} of {where}"
+            reject("data", f"a picture of at most {MAX_FILE_BYTES // 2**20} MiB", got, "Remove the row.")
+        yield f"row {row} of {where}", content
+
+
+def _numbers(batches: Iterator[Any], where: str) -> list[NDArray[Any]]:
+    """Return lists, or lists of lists, of numbers as one array for each image."""
+    images: list[NDArray[Any]] = []
+    for values in batches:
+        shape = [len(values)]
+        while _kind_of(values.type) == "lists":
+            lengths = values.value_lengths().unique().to_pylist()
+            shape.append(lengths[0] if len(lengths) == 1 and not values.null_count else -1)
+            values = values.flatten()
+        if -1 in shape or (images and tuple(shape[1:]) != images[0].shape):
+            got = f"lists of several lengths, or missing ones, in {where}"
+            reject("data", "equally long lists", got, "Drop or pad them.")
+        found = values.to_numpy(zero_copy_only=False)  # a missing number becomes NaN, and is refused later
+        if found.dtype.kind not in "biuf":
+            got = f"lists of {values.type} in {where}"
+            reject("data", "lists of numbers", got, "Choose another column with key=NAME.")
+        # Lists in such files are often int64: bytes, or single precision, hold an image as well.
+        small = found.dtype.kind in "biu" and len(found) and found.min() >= 0 and found.max() <= 255
+        images.extend(found.astype(np.uint8 if small else np.float32).reshape(shape))  # views: nothing is copied
+    if not images:
+        reject("data", "at least 2 images", f"an empty column {where}", "Pass more images.")
+    return images

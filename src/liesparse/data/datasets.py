@@ -1,7 +1,4 @@
-"""Data sets that have a name, and how to add one.
-
-:func:`register_dataset` takes a function that loads one, :func:`register_transformation` one that moves digits.
-"""
+"""Data sets that have a name, and how to add one: by a function that loads it, or by one that moves digits."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -21,21 +17,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from liesparse._checks import check_choice, reject
+from liesparse.data import synthetic
 from liesparse.data.arrays import read_idx
-from liesparse.data.downloads import DOWNLOADS, fetch, find_file, need_file
-from liesparse.data.images import ImageArray, ImageSet, check_array, height_width
+from liesparse.data.downloads import DOWNLOADS, Folder, fetch, find_files
+from liesparse.data.images import ImageArray, ImageSet, Numbers, check_array, count_parts, height_width
 from liesparse.data.shards import Shards
-from liesparse.data.synthetic import (
-    TransformedImages,
-    rotations_scalings,
-    shears_stretches,
-    translations,
-    translations_rotations,
-    unit_norm,
-)
+from liesparse.data.synthetic import TransformedImages, unit_norm
 
 Split = Literal["train", "test"]
-Where = str | Callable[[str | Path | None], str]
+Where = str | Callable[[Folder], str]
+COUNTS: dict[str, Any] = {"n": None, "n_test": None, "seed": 0}  # parameters of all sets that are drawn from
 _FILES = {"train": "train-images-idx3-ubyte", "test": "t10k-images-idx3-ubyte"}
 
 
@@ -64,8 +55,7 @@ class LoadedData:
         """Say in one line how many images there are and what was done to them."""
         size = " × ".join(map(str, self.image_shape))
         counts = f"{len(self.stream or self.train):,} images to learn from and {len(self.test):,} to test"
-        parts = [f"{self.name}: {counts}, {size} pixels", f"{self.n_blank:,} blank skipped", *self.notes]
-        return "; ".join(parts)
+        return "; ".join([f"{self.name}: {counts}, {size} pixels", f"{self.n_blank:,} blank skipped", *self.notes])
 
 
 class Dataset(NamedTuple):
@@ -133,7 +123,16 @@ def register_transformation(
             parameters[f"min_{noun}"], parameters[f"max_{noun}"] = argument.default
         elif argument.default is not argument.empty and argument.name != "sources":
             parameters[argument.name] = argument.default
-    _register(Dataset(name, size, "made from ten embedded digits", parameters, partial(_make, name, make, ranges)))
+
+    def load(*, n: int, n_test: int, seed: int, **values: Any) -> LoadedData:
+        for argument, noun in ranges.items():
+            values[argument] = (values.pop(f"min_{noun}"), values.pop(f"max_{noun}"))
+        generator = torch.Generator().manual_seed(seed)
+        train, test = make(n, generator=generator, **values), make(n_test, generator=generator, **values)
+        truth = train.labels, test.labels, train.factors, test.factors, train.factor_names
+        return LoadedData(name, train.images, test.images, height_width(train.images.shape), *truth)
+
+    _register(Dataset(name, size, "made from ten embedded digits", parameters, load))
 
 
 def _register(dataset: Dataset) -> None:
@@ -148,7 +147,7 @@ def _register(dataset: Dataset) -> None:
     DATASETS[name] = dataset
 
 
-def list_datasets(data_dir: str | Path | None = None) -> tuple[Dataset, ...]:
+def list_datasets(data_dir: Folder = None) -> tuple[Dataset, ...]:
     """Return every named data set, how large it is, and where it is or how to get it."""
     found = DATASETS.values()
     return tuple(known._replace(where=known.where(data_dir)) if callable(known.where) else known for known in found)
@@ -164,56 +163,20 @@ def split_images(
     seed: int = 0,
 ) -> LoadedData:
     """Check an array of images, and hold some of them out to test."""
-    return hold_out(name, check_array(ImageArray(pixels, labels), name), n, n_test, seed)
+    return hold_out(check_array(ImageArray(pixels, labels), name), n, n_test, seed)
 
 
-def hold_out(name: str, images: ImageSet, n: int | None, n_test: int | None, seed: int) -> LoadedData:
+def hold_out(images: ImageSet, n: int | None, n_test: int | None, seed: int) -> LoadedData:
     """Read images of a set that has no split of its own."""
-    return _read(name, (images, images), images.split(n, n_test, seed), images.n_blank)
+    n, n_test = count_parts(len(images), n, n_test)
+    test, train = images.draw((n_test, n), seed)
+    return _read(images.name, images, train, images, test, images.n_blank)
 
 
-def _read(
-    name: str, sets: tuple[ImageSet, ImageSet], numbers: tuple[NDArray[np.int64], NDArray[np.int64]], n_blank: int
-) -> LoadedData:
+def _read(name: str, train: ImageSet, drawn: Numbers, test: ImageSet, test_drawn: Numbers, n_blank: int) -> LoadedData:
     """Read images of one set to learn from, and of another, or the same, to test."""
-    return LoadedData(
-        name=name,
-        train=sets[0].rows(numbers[0]),
-        test=sets[1].rows(numbers[1]),
-        image_shape=sets[0].image_shape,
-        labels=sets[0].labels(numbers[0]),
-        test_labels=sets[1].labels(numbers[1]),
-        n_blank=n_blank,
-        notes=sets[0].notes,
-    )
-
-
-def _make(
-    name: str,
-    make: Callable[..., TransformedImages],
-    ranges: Mapping[str, str],
-    *,
-    n: int,
-    n_test: int,
-    seed: int,
-    **values: Any,
-) -> LoadedData:
-    """Make a synthetic set; its test set has other draws."""
-    for argument, noun in ranges.items():
-        values[argument] = (values.pop(f"min_{noun}"), values.pop(f"max_{noun}"))
-    generator = torch.Generator().manual_seed(seed)
-    train, test = make(n, generator=generator, **values), make(n_test, generator=generator, **values)
-    return LoadedData(
-        name=name,
-        train=train.images,
-        test=test.images,
-        image_shape=height_width(train.images.shape),
-        labels=train.labels,
-        test_labels=test.labels,
-        factors=train.factors,
-        test_factors=test.factors,
-        factor_names=train.factor_names,
-    )
+    images, labels = (train.rows(drawn), test.rows(test_drawn)), (train.labels(drawn), test.labels(test_drawn))
+    return LoadedData(name, *images, train.image_shape, *labels, n_blank=n_blank, notes=train.notes)
 
 
 class LabelledImages(NamedTuple):
@@ -223,7 +186,7 @@ class LabelledImages(NamedTuple):
     labels: Int[Tensor, " image"]
 
 
-def load_mnist(split: Split = "train", folder: str | Path | None = None) -> Float[Tensor, "image pixel"]:
+def load_mnist(split: Split = "train", folder: Folder = None) -> Float[Tensor, "image pixel"]:
     """Return the unit-norm images of one split, rows of 784 pixels.
 
     Looks for the idx file, gzipped or not, in ``folder``, else in LIESPARSE_DATA, else in the user's cache;
@@ -233,9 +196,10 @@ def load_mnist(split: Split = "train", folder: str | Path | None = None) -> Floa
     return unit_norm(torch.from_numpy(pixels.reshape(len(pixels), -1).astype(np.float32)))
 
 
-def find_mnist(split: Split, folder: str | Path | None = None) -> Path:
+def find_mnist(split: Split, folder: Folder = None) -> Path:
     """Return the path of one split's images, or say where it was looked for."""
-    return need_file("mnist", _FILES[check_choice("split", split, tuple(_FILES))], folder)
+    file = _FILES[check_choice("split", split, tuple(_FILES))]
+    return find_files("mnist", folder, [file])[file]
 
 
 def load_mnist_mini() -> LabelledImages:
@@ -248,68 +212,61 @@ def load_mnist_mini() -> LabelledImages:
 
 
 def _read_mini() -> tuple[NDArray[Any], NDArray[Any]]:
-    with (
-        resources.files(__package__).joinpath("mnist_mini.npz").open("rb") as file,
-        np.load(file, allow_pickle=False) as arrays,
-    ):
+    with np.load(Path(__file__).with_name("mnist_mini.npz"), allow_pickle=False) as arrays:
         return arrays["images"], arrays["labels"]
 
 
-def _load_mini(*, n: int | None = None, n_test: int | None = None, seed: int = 0) -> LoadedData:
-    return split_images("mnist-mini", *_read_mini(), n=n, n_test=n_test, seed=seed)
+def _load_mini(**counts: Any) -> LoadedData:
+    return split_images("mnist-mini", *_read_mini(), **counts)
 
 
-def _load_digits(*, n: int | None = None, n_test: int | None = None, seed: int = 0) -> LoadedData:
+def _load_digits(**counts: Any) -> LoadedData:
     from sklearn.datasets import load_digits  # slow to import
 
-    found = load_digits()
-    return split_images("digits", found.images, found.target, n=n, n_test=n_test, seed=seed)
+    return split_images("digits", *load_digits(return_X_y=True), **counts)
 
 
 def _load_idx_files(
-    name: str,
-    data_dir: str | Path | None,
-    download: bool,
-    *,
-    n: int | None = None,
-    n_test: int | None = None,
-    seed: int = 0,
+    name: str, data_dir: Folder, download: bool, n: int | None, n_test: int | None, seed: int
 ) -> LoadedData:
     """Read MNIST or Fashion-MNIST, with the labels if they lie beside the images."""
-    title = DOWNLOADS[name].title
-    if download and not data_dir and not all(find_file(name, file) for file in _FILES.values()):
+    title, needed = DOWNLOADS[name].title, _FILES.values()
+    if download and not data_dir and not set(needed) <= find_files(name).keys():
         fetch(name)
-    sets = {}
-    for split, file in _FILES.items():
-        pixels = read_idx(need_file(name, file, data_dir), argument=f"{title} file", n_axes=3)
-        path = find_file(name, file.replace("images-idx3", "labels-idx1"), data_dir)
+    found = find_files(name, data_dir, needed)
+    sets, drawn = [], []
+    for (split, file), argument, wanted in zip(_FILES.items(), ("n", "n_test"), (n, n_test), strict=True):
+        pixels = read_idx(found[file], argument=f"{title} file", n_axes=3)
+        path = found.get(file.replace("images-idx3", "labels-idx1"))
         labels = read_idx(path, argument=f"{title} file", kind="labels") if path else None
-        sets[split] = check_array(ImageArray(pixels, labels), f"{name}'s {split}ing set")
-    train, test = sets["train"], sets["test"]
+        images = check_array(ImageArray(pixels, labels), f"{name}'s {split}ing set")
+        if wanted and wanted > len(images):
+            reject(argument, f"at most {len(images):,} images", f"{wanted:,}", "Ask less.")
+        sets.append(images)
+        drawn += images.draw((wanted or len(images),), seed)
+    train, test = sets
     if train.image_shape != test.image_shape:
         got = f"{train.image_shape} and {test.image_shape}"
         reject(title, "images of one size in both files", got, "Fetch them anew.")
-    numbers = train.draw(n, seed, "n"), test.draw(n_test, seed, "n_test")
-    return _read(name, (train, test), numbers, train.n_blank + test.n_blank)
-
-
-def _where_idx_files(name: str, data_dir: str | Path | None) -> str:
-    found = [find_file(name, file, data_dir) for file in _FILES.values()]
-    if all(found):
-        return str(Path(found[0] or "").parent)
-    return f"not here; fetched on first use, or by liesparse data fetch {name}"
+    return _read(name, train, drawn[0], test, drawn[1], train.n_blank + test.n_blank)
 
 
 def _register_idx_files(name: str) -> None:
-    size = "60,000 + 10,000 of 28 × 28"
-    register_dataset(name, partial(_load_idx_files, name), size=size, where=partial(_where_idx_files, name))
+    def where(data_dir: Folder) -> str:
+        found = find_files(name, data_dir)
+        if set(_FILES.values()) <= found.keys():
+            return str(found[_FILES["train"]].parent)
+        return f"not here; fetched on first use, or by liesparse data fetch {name}"
+
+    load, options = partial(_load_idx_files, name), ("data_dir", "download")
+    _register(Dataset(name, "60,000 + 10,000 of 28 × 28", where, COUNTS, load, options))
 
 
-register_transformation("translation", translations)
-register_transformation("rotation-scaling", rotations_scalings, ranges={"scales": "scale"})
-register_transformation("shear-stretch", shears_stretches, ranges={"stretches": "stretch"})
-register_transformation("translation-rotation", translations_rotations)
+register_transformation("translation", synthetic.translations)
+register_transformation("rotation-scaling", synthetic.rotations_scalings, ranges={"scales": "scale"})
+register_transformation("shear-stretch", synthetic.shears_stretches, ranges={"stretches": "stretch"})
+register_transformation("translation-rotation", synthetic.translations_rotations)
 _register_idx_files("mnist")
-register_dataset("mnist-mini", _load_mini, size="2,000 of 28 × 28", where="in this package")
+_register(Dataset("mnist-mini", "2,000 of 28 × 28", "in this package", COUNTS, _load_mini))
 _register_idx_files("fashion-mnist")
-register_dataset("digits", _load_digits, size="1,797 of 8 × 8", where="in scikit-learn")
+_register(Dataset("digits", "1,797 of 8 × 8", "in scikit-learn", COUNTS, _load_digits))

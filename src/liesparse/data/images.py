@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,13 +20,18 @@ MAX_PIXELS = 2**20  # of one image as the model sees it
 _CHUNK_PIXELS = 2**20  # read at a time
 _GREY = (0.299, 0.587, 0.114)  # ITU-R BT.601, as Pillow has it
 _SHARE, _MOST = 0.1, 10_000  # held out for the test, unless asked otherwise
-_LABEL_NAMES = ("labels", "label", "y", "targets")  # taken as labels unless told otherwise
 Pixels = NDArray[Any] | list[NDArray[Any]]  # one array (perhaps memory-mapped), or one array for each image
+Numbers = NDArray[np.int64]
 
 
-def first_line(error: BaseException) -> str:
-    """Return the first line of what another library says, for a message of one line."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+@contextmanager
+def refusing(expected: str, where: object, fix: str, errors: Any = Exception) -> Iterator[None]:
+    """Refuse data for what other libraries raise inside, almost anything if a file is damaged, in one line."""
+    try:
+        yield
+    except errors as error:
+        said = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
+        reject("data", expected, f"{where} ({said.splitlines()[0]})", fix)
 
 
 class Preprocessing(NamedTuple):
@@ -36,11 +42,15 @@ class Preprocessing(NamedTuple):
     invert: bool = False
     colour: bool = False
 
-    def shape(self, height: int, width: int) -> tuple[int, ...]:
-        """Return the shape that an image of some height and width ends up with."""
+    def shape(self, height: int, width: int, where: str) -> tuple[int, ...]:
+        """Return the shape that an image of some height and width ends up with, if a model can hold it."""
         side = min(height, width)
         height, width = self.size or ((side, side) if self.crop else (height, width))
-        return (height, width, 3) if self.colour else (height, width)
+        shape = (height, width, 3) if self.colour else (height, width)
+        if math.prod(shape) > MAX_PIXELS:
+            size = f"{' × '.join(map(str, shape))} in {where}"
+            reject("data", f"images of at most {MAX_PIXELS:,} pixels", size, "Shrink them, such as with size=28.")
+        return shape
 
     def apply(self, images: Float[Tensor, "image height width *colour"]) -> Float[Tensor, "image _ _ *colour"]:
         """Crop, resize (bilinear, antialiased) and invert; inverting takes each image from its own maximum."""
@@ -69,16 +79,12 @@ class Preprocessing(NamedTuple):
         return Preprocessing(colour=self.colour)
 
 
-_NOTHING = Preprocessing()
-
-
-@dataclass(frozen=True)
-class ImageArray:
+class ImageArray(NamedTuple):
     """Images as a file holds them, not yet checked, and what is left to do with them."""
 
     pixels: Pixels
     labels: NDArray[Any] | None = None
-    preprocessing: Preprocessing = _NOTHING
+    preprocessing: Preprocessing = Preprocessing()
     notes: tuple[str, ...] = ()
 
 
@@ -86,9 +92,10 @@ class ImageArray:
 class ImageSet:
     """Images that were checked, numbered without the blank ones, ready to be read as rows."""
 
+    name: str
     array: ImageArray
     image_shape: tuple[int, ...]  # (height, width), or (height, width, 3) with colours
-    kept: NDArray[np.int64]  # places of the images that are not blank, in order
+    kept: Numbers  # places of the images that are not blank, in order
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -99,38 +106,30 @@ class ImageSet:
         """Return how many images were skipped."""
         return len(self.array.pixels) - len(self.kept)
 
-    def places(self) -> NDArray[np.int64]:
+    def places(self) -> Numbers:
         """Return the place of each image in the file."""
         return self.kept
 
-    def rows(self, numbers: NDArray[np.int64]) -> Float[Tensor, "image pixel"]:
+    def rows(self, numbers: Numbers) -> Float[Tensor, "image pixel"]:
         """Read some images as unit-norm float32 rows."""
-        found = torch.empty(len(numbers), math.prod(self.image_shape))
-        for chunk, images in _read_chunks(self.array.pixels, self.kept[numbers]):
-            found[chunk] = unit_rows(images, self.array.preprocessing).float()
+        found, pixels = torch.empty(len(numbers), math.prod(self.image_shape)), self.array.pixels
+        step = chunk_size(pixels[0].shape)
+        for begin in range(0, len(numbers), step):
+            places = self.kept[numbers[begin : begin + step]]
+            images = [pixels[place] for place in places] if isinstance(pixels, list) else pixels[places]
+            found[begin : begin + step] = unit_rows(images, self.array.preprocessing).float()
         return found
 
-    def labels(self, numbers: NDArray[np.int64]) -> Int[Tensor, " image"] | None:
+    def labels(self, numbers: Numbers) -> Int[Tensor, " image"] | None:
         """Return the labels of some images, if there are any."""
         if self.array.labels is None:
             return None
         return torch.from_numpy(np.asarray(self.array.labels)[self.kept[numbers]].astype(np.int64))
 
-    def split(self, n: int | None, n_test: int | None, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Draw numbers to learn from and to test, both in the order of the file, which reads fastest."""
-        n, n_test = count_parts(len(self), n, n_test)
-        order = self._shuffled(seed)
-        return np.sort(order[n_test : n_test + n]), np.sort(order[:n_test])
-
-    def draw(self, n: int | None, seed: int, argument: str) -> NDArray[np.int64]:
-        """Draw ``n`` numbers of a set with a split of its own, or take all."""
-        n = len(self) if n is None else n
-        if n > len(self):
-            reject(argument, f"at most {len(self):,} images", f"{n:,}", "Ask less.")
-        return np.sort(self._shuffled(seed)[:n])
-
-    def _shuffled(self, seed: int) -> NDArray[np.int64]:
-        return torch.randperm(len(self), generator=torch.Generator().manual_seed(seed)).numpy()
+    def draw(self, counts: Sequence[int], seed: int) -> list[Numbers]:
+        """Draw so many numbers for each part, each in the order of the file, which reads fastest."""
+        order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed)).numpy()
+        return [np.sort(part) for part in np.split(order, np.cumsum(counts))[:-1]]
 
 
 def count_parts(n_images: int, n: int | None, n_test: int | None) -> tuple[int, int]:
@@ -145,25 +144,24 @@ def count_parts(n_images: int, n: int | None, n_test: int | None) -> tuple[int, 
 
 def check_array(array: ImageArray, where: str, *, least: int = 2) -> ImageSet:
     """Check the shape, the type and every value, and find the blank images; at least so many must remain."""
-    image_shape, notes = check_pixels(array.pixels, array.preprocessing, where)
-    seen = np.zeros(len(array.pixels), dtype=bool)
-    for chunk, images in _read_chunks(array.pixels, np.arange(len(array.pixels))):
-        seen[chunk] = find_seen(images, array.preprocessing, where, chunk.start)
-    found = ImageSet(array, image_shape, np.flatnonzero(seen), array.notes + notes)
+    pixels, labels = array.pixels, array.labels
+    image_shape, notes = check_pixels(pixels, array.preprocessing, where)
+    shape = np.shape(pixels[:1])[1:]
+    seen = find_seen(lambda begin, end: pixels[begin:end], len(pixels), shape, array.preprocessing, where)
+    found = ImageSet(where, array, image_shape, np.flatnonzero(seen), array.notes + notes)
     if len(found) < least:
         both = ", one to learn from and one to test" if least > 1 else ""
         got = f"{len(found)} in {where} ({found.n_blank} blank)"
         reject("data", f"at least {least} images that are not blank{both}", got, "Pass more images.")
-    labels = array.labels
-    if labels is not None and (labels.shape != (len(array.pixels),) or labels.dtype.kind not in "biu"):
+    if labels is not None and (labels.shape != (len(pixels),) or labels.dtype.kind not in "biu"):
         got = f"{labels.dtype} of shape {labels.shape} in {where}"
-        reject("labels", f"{len(array.pixels):,} whole numbers, one for each image", got, "Repair or rename them.")
+        reject("labels", f"{len(pixels):,} whole numbers, one for each image", got, "Repair or rename them.")
     return found
 
 
 def check_pixels(pixels: Pixels, preprocessing: Preprocessing, where: str) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """Return the shape of the images as the model sees them, and what is to be said of them."""
-    shape = (len(pixels), *pixels[0].shape) if isinstance(pixels, list) else pixels.shape
+    shape = (len(pixels), *np.shape(pixels[:1])[1:])
     if not isinstance(pixels, list) and pixels.dtype.kind not in "biuf":
         reject("data", "an array of numbers", f"{pixels.dtype} in {where}", "Save it as uint8 or float32.")
     if not 2 <= len(shape) <= 4 or 0 in shape[1:]:
@@ -176,38 +174,26 @@ def check_pixels(pixels: Pixels, preprocessing: Preprocessing, where: str) -> tu
     height, width = height_width(shape)
     if len(shape) == 2 and height != width and (preprocessing.size or preprocessing.crop):
         reject("size and crop", "images with height and width", f"rows of {width} pixels", "Reshape them first.")
-    image_shape = check_size(preprocessing.shape(height, width), where)
     greyed = ("greyed",) * (len(shape) == 4 and shape[3] > 2 and not preprocessing.colour)
-    return image_shape, greyed + preprocessing.notes(
-        f"{height} × {width}" if preprocessing.size != (height, width) else ""
-    )
+    before = f"{height} × {width}" if preprocessing.size != (height, width) else ""
+    return preprocessing.shape(height, width, where), greyed + preprocessing.notes(before)
 
 
-def check_size(image_shape: tuple[int, ...], where: str) -> tuple[int, ...]:
-    """Reject images that no model of this kind can hold."""
-    if math.prod(image_shape) > MAX_PIXELS:
-        size = f"{' × '.join(map(str, image_shape))} in {where}"
-        reject("data", f"images of at most {MAX_PIXELS:,} pixels", size, "Shrink them, such as with size=28.")
-    return image_shape
+def find_seen(
+    read: Callable[[int, int], Pixels], n_images: int, shape: tuple[int, ...], preprocessing: Preprocessing, where: str
+) -> NDArray[np.bool_]:
+    """Tell which images are not blank, and refuse what is no number; ``read`` takes the first place and the end."""
+    seen, step = np.zeros(n_images, dtype=bool), chunk_size(shape)
+    for begin in range(0, n_images, step):
+        peaks = _to_rows(read(begin, begin + step), preprocessing).abs().amax(dim=1).numpy()
+        if not np.isfinite(peaks).all():  # NaN survives the maximum
+            got = f"NaN or infinite values in {where}, first in image {begin + np.isfinite(peaks).argmin()}"
+            reject("data", "finite numbers", got, "Repair or remove it.")
+        seen[begin : begin + step] = peaks > 0
+    return seen
 
 
-def choose_labels(key: str | None, keys: Collection[str], usable: Collection[str], where: str, got: str) -> str | None:
-    """Return the key of the labels: the given one, else a usual name among those that are usable, else None."""
-    if key is not None and key not in keys:
-        reject("data", f"labels {where} {key}", got, "Choose one of them with labels=NAME.")
-    return key or next((name for name in _LABEL_NAMES if name in usable), None)
-
-
-def find_seen(images: NDArray[Any], preprocessing: Preprocessing, where: str, begin: int) -> NDArray[np.bool_]:
-    """Tell which images are not blank, and refuse what is no number; ``begin`` is the place of the first."""
-    peaks = _to_rows(images, preprocessing).abs().amax(dim=1).numpy()
-    if not np.isfinite(peaks).all():  # NaN survives the maximum
-        got = f"NaN or infinite values in {where}, first in image {begin + np.isfinite(peaks).argmin()}"
-        reject("data", "finite numbers", got, "Repair or remove it.")
-    return peaks > 0
-
-
-def unit_rows(images: NDArray[Any], preprocessing: Preprocessing) -> Float[Tensor, "image pixel"]:
+def unit_rows(images: Pixels, preprocessing: Preprocessing) -> Float[Tensor, "image pixel"]:
     """Return some images that are not blank as rows of norm 1, in double precision."""
     rows = _to_rows(images, preprocessing)
     rows /= rows.abs().amax(dim=1, keepdim=True)  # first, so that no square over- or underflows
@@ -227,18 +213,9 @@ def height_width(shape: tuple[int, ...]) -> tuple[int, int]:
     return (side, side) if side * side == shape[1] else (1, shape[1])
 
 
-def _read_chunks(pixels: Pixels, places: NDArray[np.int64]) -> Iterator[tuple[slice, NDArray[Any]]]:
-    """Yield the images at some places, a chunk at a time, and which part of the places a chunk is."""
-    size = chunk_size(pixels[0].shape) if len(pixels) else 1
-    for begin in range(0, len(places), size):
-        chunk = slice(begin, begin + size)
-        chosen = places[chunk]
-        yield chunk, np.stack([pixels[place] for place in chosen]) if isinstance(pixels, list) else pixels[chosen]
-
-
-def _to_rows(images: NDArray[Any], preprocessing: Preprocessing) -> Float[Tensor, "image pixel"]:
+def _to_rows(images: Pixels, preprocessing: Preprocessing) -> Float[Tensor, "image pixel"]:
     """Return images in double precision, greyed or not, and preprocessed: a chunk is small, and no value overflows."""
-    chunk = images.astype(np.float64)
+    chunk = np.array(images, dtype=np.float64)
     if preprocessing.colour:
         chunk = chunk[..., :3]
     elif chunk.ndim == 4:

@@ -10,8 +10,9 @@ import math
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import Float
@@ -19,12 +20,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from liesparse._checks import check_count, check_real, reject
-from liesparse.data.arrays import looks_like_idx, read_idx
-from liesparse.data.datasets import DATASETS, LoadedData, hold_out
+from liesparse.data import arrays, pictures
+from liesparse.data.datasets import COUNTS, DATASETS, LoadedData, hold_out
+from liesparse.data.downloads import Folder
 from liesparse.data.images import ImageArray, ImageSet, Preprocessing, check_array
-from liesparse.data.pictures import SUFFIXES, read_folder, read_zip
-from liesparse.data.shards import SUFFIXES as ARRAY_SUFFIXES
-from liesparse.data.shards import Shards, list_shards, open_shards, read_file
+from liesparse.data.shards import Shards, list_shards, open_shards
 from liesparse.parallel import ALONE, Group
 
 STREAM_FROM = 512 * 2**20  # bytes of images in memory from which on they stay on disk
@@ -32,11 +32,7 @@ N_SAMPLE = 10_000  # images of a stream to draw, to start from, and to compare w
 _PAIR = r"[A-Za-z_]\w*=[^,=]*"
 _PAIRS = re.compile(rf"{_PAIR}(,{_PAIR})*")
 _FLAGS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
-
-# Parameters and their defaults. Images drawn at random; what to do with each; which array or column to read.
-COUNTS: dict[str, Any] = {"n": None, "n_test": None, "seed": 0}
-PREPROCESSING: dict[str, Any] = Preprocessing()._asdict()
-KEYS: dict[str, Any] = {"key": None, "labels": None}
+_Images = TypeVar("_Images", LoadedData, ImageSet | Shards)
 
 
 class ImagesInOrder(NamedTuple):
@@ -54,12 +50,7 @@ class ImagesInOrder(NamedTuple):
 
 
 def load_data(
-    spec: str,
-    *,
-    data_dir: str | Path | None = None,
-    download: bool = True,
-    group: Group = ALONE,
-    **parameters: str | float,
+    spec: str, *, data_dir: Folder = None, download: bool = True, group: Group = ALONE, **parameters: str | float
 ) -> LoadedData:
     """Read or make the images that a name or a path stands for, as unit-norm rows; blank ones are skipped.
 
@@ -92,36 +83,29 @@ def load_data(
     given = {**given, **{key: str(value) for key, value in parameters.items()}}
     if head in DATASETS:
         dataset, options = DATASETS[head], {"data_dir": data_dir, "download": download}
-        values = read_parameters(head, dataset.parameters, given)
+        values = _read_parameters(head, dataset.parameters, given)
         return dataset.load(**values, **{key: options[key] for key in dataset.options})
-    path = _find_path(head)
-    images, values = _open_path(path, given, group=group)
-    counts = values["n"], values["n_test"], values["seed"]
+    images, values = _open_path(_find_path(head), given, group=group)
+    counts = [values[key] for key in COUNTS]
     if isinstance(images, ImageSet):
-        return hold_out(str(path), images, *counts)
+        return hold_out(images, *counts)
     train, test = images.split(*counts)
     size = 4 * len(train) * math.prod(images.image_shape)
     streamed = size > STREAM_FROM if values["stream"] is None else values["stream"]
     how = "streamed" if streamed else "in memory"
-    return LoadedData(
-        name=images.name,
-        train=train.sample(N_SAMPLE) if streamed else train.rows(np.arange(len(train))),
-        test=test,
-        image_shape=images.image_shape,
-        n_blank=images.n_blank,
-        notes=(*images.notes, f"{len(images.files):,} shards, {how} ({size / 2**20:,.0f} MiB)"),
-        stream=train if streamed else None,
-    )
+    notes = (*images.notes, f"{len(images.files):,} shards, {how} ({size / 2**20:,.0f} MiB)")
+    rows = train.sample(N_SAMPLE) if streamed else train.rows(np.arange(len(train)))
+    found = LoadedData(images.name, rows, test, images.image_shape, n_blank=images.n_blank, notes=notes)
+    return replace(found, stream=train) if streamed else found
 
 
 def load_images(
-    spec: str, image_shape: tuple[int, ...], *, data_dir: str | Path | None = None, download: bool = True
+    spec: str, image_shape: tuple[int, ...], *, data_dir: Folder = None, download: bool = True
 ) -> ImagesInOrder:
     """Read every image of a file or folder, in its order, or the test images of a named set.
 
     They must have the shape that a model was trained on; ``size`` among the parameters of ``spec`` resizes them. Only
-    a named set takes ``n``, ``n_test`` and ``seed``.
-    Colours are kept for a model that has them.
+    a named set takes ``n``, ``n_test`` and ``seed``. Colours are kept for a model that has them.
     """
     head, given = parse_spec(spec)
     if head in DATASETS:
@@ -133,24 +117,19 @@ def load_images(
         got = ", ".join(f"{key}={given[key]}" for key in extra)
         reject(f"parameters of {path}", "none that choose among its images", got, f"Leave {', '.join(extra)} out.")
     kept = {"colour": "yes"} if len(image_shape) == 3 else {}
-    images, _ = _open_path(path, kept | given, least=1)
-    _check_shape(str(path), images.image_shape, image_shape)
+    images = check_shape(_open_path(path, kept | given, least=1)[0], image_shape)
     rows = images.rows(np.arange(len(images)))
-    return ImagesInOrder(str(path), rows, images.places(), images.n_blank, images.notes)
+    return ImagesInOrder(images.name, rows, images.places(), images.n_blank, images.notes)
 
 
-def check_shape(loaded: LoadedData, image_shape: tuple[int, ...]) -> LoadedData:
+def check_shape(loaded: _Images, image_shape: tuple[int, ...]) -> _Images:
     """Return data whose images have the shape that a model was trained on."""
-    _check_shape(loaded.name, loaded.image_shape, image_shape)
-    return loaded
-
-
-def _check_shape(name: str, got: tuple[int, ...], expected: tuple[int, ...]) -> None:
-    if math.prod(got) != math.prod(expected):
-        told, wanted = (" × ".join(map(str, shape)) for shape in (got, expected))
-        colour = ",colour=yes" if len(expected) == 3 else ""
-        fix = f"Resize them: {name}:size={'x'.join(map(str, expected[:2]))}{colour}."
+    if math.prod(loaded.image_shape) != math.prod(image_shape):
+        told, wanted = (" × ".join(map(str, shape)) for shape in (loaded.image_shape, image_shape))
+        colour = ",colour=yes" if len(image_shape) == 3 else ""
+        fix = f"Resize them: {loaded.name}:size={'x'.join(map(str, image_shape[:2]))}{colour}."
         reject("images", f"{wanted} pixels, as the model was trained on", told, fix)
+    return loaded
 
 
 def _find_path(head: str) -> Path:
@@ -171,34 +150,31 @@ def _open_path(
     path: Path, given: Mapping[str, str], *, least: int = 2, group: Group = ALONE
 ) -> tuple[ImageSet | Shards, dict[str, Any]]:
     """Look through a file or a folder; return also the parameters."""
-    shards = path.is_dir() and bool(list_shards(path))
-    keys = KEYS if path.suffix.lower() in (".npz", ".parquet") and path.is_file() else {}
-    known = {"key": None, "stream": None} if shards else keys
-    values = read_parameters(str(path), {**known, **COUNTS, **PREPROCESSING}, given)
-    preprocessing = Preprocessing(*(values[key] for key in PREPROCESSING))
+    suffix, shards = path.suffix.lower(), path.is_dir() and bool(list_shards(path))
+    named = suffix in (".npz", ".parquet") and path.is_file()
+    keys = ("key", "stream") if shards else ("key", "labels") if named else ()
+    known = {**dict.fromkeys(keys), **COUNTS, **Preprocessing()._asdict()}
+    values = _read_parameters(str(path), known, given)
+    preprocessing = Preprocessing(*(values[key] for key in Preprocessing._fields))
     try:
         if shards:
             return open_shards(path, values["key"], preprocessing, group=group), values
-        return check_array(_read_path(path, values, preprocessing), str(path), least=least), values
+        if path.is_dir() or suffix == ".zip":
+            array = pictures.read_pictures(path, preprocessing)
+        elif suffix in arrays.SUFFIXES:
+            array = arrays.read_file(path, values.get("key"), values.get("labels"), preprocessing)
+        elif suffix in pictures.SUFFIXES or not path.is_file() or not arrays.looks_like_idx(path):
+            kinds = "a .npy, .npz, .parquet or idx file, or a folder or .zip of pictures"
+            picture = suffix in pictures.SUFFIXES
+            fix = "Put it into a folder with others." if picture else "Convert it, such as with numpy.save."
+            reject("data", kinds, str(path), fix)
+        else:
+            array = ImageArray(arrays.read_idx(path), None, preprocessing)
+        return check_array(array, str(path), least=least), values
     except OSError as error:
         where = f"{error.filename or path} ({error.strerror or error})"
         expected = "readable files, and room in the cache folder" if shards else "a readable file"
         reject("data", expected, where, "Check permissions and space.")
-
-
-def _read_path(path: Path, values: Mapping[str, Any], preprocessing: Preprocessing) -> ImageArray:
-    suffix = path.suffix.lower()
-    if path.is_dir():
-        return read_folder(path, preprocessing)
-    if suffix == ".zip":
-        return read_zip(path, preprocessing)
-    if suffix in ARRAY_SUFFIXES:
-        return read_file(path, values.get("key"), values.get("labels"), preprocessing)
-    if suffix in SUFFIXES or not path.is_file() or not looks_like_idx(path):
-        kinds = "a .npy, .npz, .parquet or idx file, or a folder or .zip of pictures"
-        fix = "Put it into a folder with others." if suffix in SUFFIXES else "Convert it, such as with numpy.save."
-        reject("data", kinds, str(path), fix)
-    return ImageArray(read_idx(path), None, preprocessing)
 
 
 class Spec(NamedTuple):
@@ -215,64 +191,43 @@ def parse_spec(spec: str) -> Spec:
     head, _, tail = spec.rpartition(":")
     if not head or not _PAIRS.fullmatch(tail):
         return Spec(spec, {})
-    parameters: dict[str, str] = {}
-    for pair in tail.split(","):
-        key, _, value = pair.partition("=")
-        if key in parameters:
+    pairs = [pair.split("=") for pair in tail.split(",")]
+    keys = [key for key, _ in pairs]
+    for key in keys:
+        if keys.count(key) > 1:
             reject(key, "each parameter once", f"{key} twice in {spec}", "Remove one.")
-        parameters[key] = value
-    return Spec(head, parameters)
+    return Spec(head, dict(pairs))
 
 
-def read_parameters(owner: str, defaults: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
-    """Return all parameters, those given read from their text: by their name, else by the type of their default."""
+def _read_parameters(owner: str, defaults: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
+    """Return all parameters, those given read from their text."""
     for key in given:
         if key not in defaults:
             reject(f"parameter of {owner}", f"one of {', '.join(defaults)}", repr(key), "Remove or rename it.")
-    return {
-        key: _read(key, given[key].strip(), default) if key in given else default for key, default in defaults.items()
-    }
+    return {**defaults, **{key: _read(key, text.strip(), defaults[key]) for key, text in given.items()}}
 
 
 def _read(key: str, text: str, default: Any) -> Any:
-    if key in ("n", "n_test"):
-        return _read_count(key, text, 1)
-    if key == "size":
-        return _read_size(key, text)
+    """Read a parameter by its name, else by the type of its default."""
+    if key == "size":  # 28, or 28x20 for height and width
+        if not re.fullmatch(r"[1-9]\d{0,4}(x[1-9]\d{0,4})?", text, re.ASCII):
+            reject(key, "a side such as 28, or height and width such as 28x20", repr(text), f"Pass {key}=28.")
+        height, _, width = text.partition("x")
+        return int(height), int(width or height)
     if key == "stream" or isinstance(default, bool):
-        return _read_flag(key, text)
-    if isinstance(default, int):
-        return _read_count(key, text, 0)
+        if text.lower() not in _FLAGS:
+            reject(key, "yes or no", repr(text), f"Pass {key}=yes or {key}=no.")
+        return _FLAGS[text.lower()]
+    if key in ("n", "n_test") or isinstance(default, int):
+        minimum = 1 if key in ("n", "n_test") else 0
+        if not re.fullmatch(r"-?\d{1,18}|\d{1,3}(_\d{3}){1,4}", text, re.ASCII):  # _ may part the thousands
+            reject(key, f"a whole number >= {minimum}", repr(text), f"Pass {key}={max(minimum, 1000)}.")
+        return check_count(key, int(text), minimum)
     if isinstance(default, float):
-        return _read_real(key, text)
+        try:
+            return check_real(key, float(text))
+        except ValueError:
+            reject(key, "a finite number", repr(text), f"Pass {key}=1.5.")
     if not text:
         reject(key, "a name", "nothing", f"Pass {key}=NAME, or leave it out.")
     return text
-
-
-def _read_count(key: str, text: str, minimum: int) -> int:
-    """Read a whole number, in which _ may part the thousands."""
-    if not re.fullmatch(r"-?\d{1,18}|\d{1,3}(_\d{3}){1,4}", text, re.ASCII):
-        reject(key, f"a whole number >= {minimum}", repr(text), f"Pass {key}={max(minimum, 1000)}.")
-    return check_count(key, int(text), minimum)
-
-
-def _read_real(key: str, text: str) -> float:
-    try:
-        return check_real(key, float(text))
-    except ValueError:
-        reject(key, "a finite number", repr(text), f"Pass {key}=1.5.")
-
-
-def _read_flag(key: str, text: str) -> bool:
-    if text.lower() not in _FLAGS:
-        reject(key, "yes or no", repr(text), f"Pass {key}=yes or {key}=no.")
-    return _FLAGS[text.lower()]
-
-
-def _read_size(key: str, text: str) -> tuple[int, int]:
-    """Read 28, or 28x20 for height and width."""
-    if not re.fullmatch(r"[1-9]\d{0,4}(x[1-9]\d{0,4})?", text, re.ASCII):
-        reject(key, "a side such as 28, or height and width such as 28x20", repr(text), f"Pass {key}=28.")
-    height, _, width = text.partition("x")
-    return int(height), int(width or height)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import io
-import os
 import warnings
 import zipfile
 from collections.abc import Iterable, Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from liesparse._checks import reject
-from liesparse.data.images import ImageArray, Preprocessing, check_size, first_line
+from liesparse.data.images import ImageArray, Preprocessing, refusing
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm", ".pbm")
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")  # none that runs another program
@@ -25,56 +24,85 @@ MAX_MEMBERS = 1_000_000
 MAX_TOTAL_BYTES = 64 * 2**30
 MAX_RATIO = 200  # pictures are compressed already: a zip of them hardly shrinks
 _RATIO_FROM = 2**20  # bytes; below, the ratio says nothing
-_GREY_MODES = ("1", "L", "LA", "La", "I", "F")
+_GREY_MODES = ("1", "L", "LA", "La")
 
 
-def is_picture(name: str) -> bool:
+def find_pictures(folder: Path) -> Iterator[Path]:
+    """Return all pictures in a folder and below, in any order."""
+    return (path for path in folder.rglob("*") if _is_picture(path.relative_to(folder)) and not path.is_dir())
+
+
+def _is_picture(path: PurePath) -> bool:
     """Tell by its name whether a file is a picture, and not one that a system hides."""
-    path = PurePosixPath(name)
     hidden = any(part.startswith(".") or part == "__MACOSX" for part in path.parts)
     return not hidden and path.suffix.lower() in SUFFIXES
 
 
-def find_pictures(folder: Path) -> Iterator[Path]:
-    """Yield all pictures in a folder and below, in any order."""
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            if is_picture(Path(parent, name).relative_to(folder).as_posix()):
-                yield Path(parent, name)
+def read_pictures(path: Path, preprocessing: Preprocessing) -> ImageArray:
+    """Read all pictures in a folder and below, or in a zip archive, in the order of their names."""
+    return decode_all(_from_folder(path) if path.is_dir() else _from_zip(path), preprocessing, str(path))
 
 
-def read_folder(folder: Path, preprocessing: Preprocessing) -> ImageArray:
-    """Read all pictures in a folder and below, in the order of their names."""
-    paths = sorted(find_pictures(folder))
-    return decode_all(((str(path), _read_file(path)) for path in paths), preprocessing, str(folder))
+def _from_folder(folder: Path) -> Iterator[tuple[str, bytes]]:
+    for path in sorted(find_pictures(folder)):
+        with refusing("a readable picture", path, "Repair or remove it.", OSError):
+            if path.stat().st_size > MAX_FILE_BYTES:
+                reject("data", f"files of at most {MAX_FILE_BYTES // 2**20} MiB", f"a larger {path}", "Remove it.")
+            content = path.read_bytes()
+        yield str(path), content
 
 
-def read_zip(path: Path, preprocessing: Preprocessing) -> ImageArray:
-    """Read all pictures in a zip archive, nothing of which is ever written to disk."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = [info for info in archive.infolist() if not info.is_dir()]
-    except Exception as error:  # a damaged directory gives more than BadZipFile
-        reject("data", "a zip archive", f"{path} ({first_line(error)})", "Pack it anew.")
-    pictures = sorted((info for info in members if is_picture(info.filename)), key=lambda info: info.filename)
-    _check_archive(path, len(members), pictures)
-    return decode_all(_read_members(path, pictures), preprocessing, str(path))
+def _from_zip(path: Path) -> Iterator[tuple[str, bytes]]:
+    """Read pictures in memory: nothing of an archive is ever written to disk."""
+    with refusing("a zip archive", path, "Pack it anew."):  # a damaged directory gives more than BadZipFile
+        archive = zipfile.ZipFile(path)
+    with archive:
+        members = [info for info in archive.infolist() if not info.is_dir()]
+        pictures = [info for info in members if _is_picture(PurePosixPath(info.filename))]
+        pictures.sort(key=lambda info: info.filename)
+        _check_archive(path, len(members), [info.file_size for info in pictures])
+        for info in pictures:
+            name = f"{info.filename} in {path}"
+            # Each compression has errors of its own; a password is a RuntimeError.
+            fix = "Pack the archive anew, without a password."
+            with refusing("a readable member", name, fix), archive.open(info) as file:
+                content = file.read(info.file_size)  # the size that was checked, whatever the member really holds
+            yield name, content
+
+
+def _check_archive(path: Path, n_members: int, sizes: list[int]) -> None:
+    """Refuse an archive that would unpack to far more than it is: a zip bomb."""
+    largest, total, packed = max(sizes, default=0), sum(sizes), path.stat().st_size
+    mib, gib, much = MAX_FILE_BYTES // 2**20, MAX_TOTAL_BYTES // 2**30, max(_RATIO_FROM, MAX_RATIO * packed)
+    for exceeded, expected, got in (
+        (n_members > MAX_MEMBERS, f"an archive of at most {MAX_MEMBERS:,} files", f"{n_members:,}"),
+        (largest > MAX_FILE_BYTES, f"pictures of at most {mib} MiB unpacked", f"one of {largest / 2**20:,.0f} MiB"),
+        (total > MAX_TOTAL_BYTES, f"an archive of at most {gib} GiB unpacked", f"{total / 2**30:,.0f} GiB"),
+        (total > much, f"an archive that shrank at most {MAX_RATIO}-fold", f"{total / packed:,.0f}-fold"),
+    ):
+        if exceeded:
+            reject("data", expected, f"{got} in {path}", "Unpack it yourself if you trust it, and pass the folder.")
 
 
 def decode_all(pictures: Iterable[tuple[str, bytes]], preprocessing: Preprocessing, where: str) -> ImageArray:
     """Decode, grey if need be, and preprocess pictures that come with their names; all must end up equally large."""
     found: list[NDArray[Any]] = []
-    sizes: set[tuple[int, ...]] = set()
+    sizes: set[tuple[int, int]] = set()
     n_coloured = 0
     for name, content in pictures:
         pixels, coloured = _decode(content, name, preprocessing.colour)
-        sizes.add(pixels.shape[:2])
-        shape = check_size(preprocessing.shape(*pixels.shape[:2]), name)
+        n_coloured += coloured
+        height, width = pixels.shape[:2]
+        sizes.add((height, width))
+        shape = preprocessing.shape(height, width, name)
         if found and shape != found[0].shape:
             first = " × ".join(map(str, found[0].shape))
             reject("data", f"images of one size ({first})", f"{shape[0]} × {shape[1]} in {name}", "Pass size=N.")
-        found.append(_preprocess(pixels, preprocessing))
-        n_coloured += coloured
+        if preprocessing != preprocessing.done():
+            fitted = preprocessing.apply(torch.from_numpy(pixels.astype(np.float32))[None])[0].numpy()
+            # Back to bytes, a quarter of the memory, and what a picture of this size would hold.
+            pixels = fitted.round().astype(np.uint8) if pixels.dtype == np.uint8 else fitted
+        found.append(pixels)
     if not found:
         fix = f"Pass pictures ({' '.join(SUFFIXES)}); for the idx files of MNIST pass mnist and their folder."
         reject("data", "at least 2 pictures", f"none in {where}", fix)
@@ -84,31 +112,23 @@ def decode_all(pictures: Iterable[tuple[str, bytes]], preprocessing: Preprocessi
     return ImageArray(found, None, preprocessing.done(), greyed + preprocessing.notes(before))
 
 
-def _preprocess(pixels: NDArray[Any], preprocessing: Preprocessing) -> NDArray[Any]:
-    if preprocessing == preprocessing.done():
-        return pixels
-    fitted = preprocessing.apply(torch.from_numpy(pixels.astype(np.float32))[None])[0].numpy()
-    # Back to bytes, a quarter of the memory, and what a picture of this size would hold.
-    return fitted.round().astype(np.uint8) if pixels.dtype == np.uint8 else fitted
-
-
 def _decode(content: bytes, name: str, colour: bool) -> tuple[NDArray[Any], bool]:
     """Return the pixels, (height, width) or (height, width, 3), and whether the picture had colours."""
     from PIL import Image, UnidentifiedImageError  # only who reads pictures waits for it
 
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # odd metadata is no concern of ours
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
+    found = None
+    # Pillow raises almost anything for damaged bytes.
+    with refusing("a readable picture", name, "Repair or remove it."), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # odd metadata is no concern of ours
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        try:
             with Image.open(io.BytesIO(content), formats=_FORMATS) as picture:
-                size = picture.size
-                found = _to_pixels(picture, colour) if size[0] * size[1] <= MAX_SOURCE_PIXELS else None
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        found = None
-    except Exception as error:  # Pillow raises almost anything for damaged bytes
-        unknown = isinstance(error, UnidentifiedImageError)
-        detail = "no picture of a known format" if unknown else first_line(error)
-        reject("data", "a readable picture", f"{name} ({detail})", "Repair or remove it.")
+                if picture.width * picture.height <= MAX_SOURCE_PIXELS:
+                    found = _to_pixels(picture, colour)
+        except UnidentifiedImageError:
+            raise ValueError("no picture of a known format") from None
+        except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+            pass
     if found is None:
         reject("data", f"pictures of at most {MAX_SOURCE_PIXELS:,} pixels", f"more in {name}", "Shrink or remove it.")
     return found
@@ -119,51 +139,11 @@ def _to_pixels(picture: Any, colour: bool) -> tuple[NDArray[Any], bool]:
     from PIL import Image, ImageOps
 
     picture = ImageOps.exif_transpose(picture)
-    coloured = picture.mode not in _GREY_MODES and not picture.mode.startswith("I;16")
     if picture.mode in ("I", "F") or picture.mode.startswith("I;16"):
         deep = np.asarray(picture).astype(np.float32)
         return np.stack([deep] * 3, axis=-1) if colour else deep, False
+    coloured = picture.mode not in _GREY_MODES
     if picture.has_transparency_data:
         picture = picture.convert("RGBA")
         picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
     return np.asarray(picture.convert("RGB" if colour else "L")), coloured
-
-
-def _read_file(path: Path) -> bytes:
-    try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            reject("data", f"files of at most {MAX_FILE_BYTES // 2**20} MiB", f"a larger {path}", "Remove it.")
-        return path.read_bytes()
-    except OSError as error:
-        reject("data", "a readable picture", f"{path} ({error.strerror})", "Repair or remove it.")
-
-
-def _read_members(path: Path, members: list[zipfile.ZipInfo]) -> Iterator[tuple[str, bytes]]:
-    with zipfile.ZipFile(path) as archive:
-        for info in members:
-            name = f"{info.filename} in {path}"
-            try:
-                with archive.open(info) as file:
-                    content = file.read(info.file_size)  # the size that was checked, whatever the member really holds
-            except Exception as error:  # each compression has errors of its own; a password is a RuntimeError
-                fix = "Pack the archive anew, without a password."
-                reject("data", "a readable member", f"{name} ({first_line(error)})", fix)
-            yield name, content
-
-
-def _check_archive(path: Path, n_members: int, pictures: list[zipfile.ZipInfo]) -> None:
-    """Refuse an archive that would unpack to far more than it is: a zip bomb."""
-    sizes = [info.file_size for info in pictures]
-    largest, total, packed = max(sizes, default=0), sum(sizes), path.stat().st_size
-    problem = None
-    if n_members > MAX_MEMBERS:
-        problem = f"an archive of at most {MAX_MEMBERS:,} files", f"{n_members:,}"
-    elif largest > MAX_FILE_BYTES:
-        problem = f"pictures of at most {MAX_FILE_BYTES // 2**20} MiB unpacked", f"one of {largest / 2**20:,.0f} MiB"
-    elif total > MAX_TOTAL_BYTES:
-        problem = f"an archive of at most {MAX_TOTAL_BYTES // 2**30} GiB unpacked", f"{total / 2**30:,.0f} GiB"
-    elif total > max(_RATIO_FROM, MAX_RATIO * packed):
-        problem = f"an archive that shrank at most {MAX_RATIO}-fold", f"{total / packed:,.0f}-fold"
-    if problem:
-        fix = "Unpack it yourself if you trust it, and pass the folder."
-        reject("data", problem[0], f"{problem[1]} in {path}", fix)

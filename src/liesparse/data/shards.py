@@ -4,14 +4,20 @@ Every file is looked through once, a chunk at a time, for its shape, for blank i
 then on images are read in small blocks, by plain reads at known offsets: nothing is mapped, so that memory stays
 bounded and a file that got shorter is an error instead of a crash. What cannot be read at any place (compressed
 arrays, parquet) is unpacked once, into the cache folder.
+
+Batches come in a random order that is new in each epoch, through a buffer of bounded size. The blocks of all files are
+put into a random order, and this sequence is cut into equally long lanes. Image p of an epoch comes from lane p mod 64,
+and each lane is shuffled within windows: so the images of a batch come from all over the data, and the order depends
+on the seed alone. A process reads the lanes that are its own; a worker reads a window of every lane ahead. Where an
+image stands follows from its number, so a run can go on in the middle.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-import os
 import secrets
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -24,25 +30,19 @@ import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
-from liesparse._checks import reject
-from liesparse.data.arrays import read_npy, read_npz
+from liesparse._checks import check_count, reject
+from liesparse.data.arrays import SUFFIXES, read_file, read_npy
 from liesparse.data.downloads import cache_folder
-from liesparse.data.images import (
-    ImageArray,
-    Preprocessing,
-    check_pixels,
-    chunk_size,
-    count_parts,
-    find_seen,
-    unit_rows,
-)
-from liesparse.data.parquet import read_parquet
+from liesparse.data.images import Numbers, Preprocessing, check_pixels, chunk_size, count_parts, find_seen, unit_rows
 from liesparse.data.pictures import find_pictures
 from liesparse.parallel import ALONE, Group
 
-SUFFIXES = (".npy", ".npz", ".parquet")
 BLOCK = 32  # images that lie together and are read together
+LANES = 64  # as many processes at most
+WINDOW = 128  # images of a lane that are shuffled with each other
+ROUND = LANES * WINDOW  # images in the buffer of all processes together
 _SAMPLES, _SAMPLE_BYTES = 64, 2**16  # of a file, from which it is known again
 
 
@@ -68,20 +68,6 @@ class Shard(NamedTuple):
             reject("data", f"{self.n_images:,} images, as when it was opened", f"fewer in {self.path}", "Restore it.")
         return found.reshape(-1, *self.shape)
 
-    def read_block(self, block: int) -> NDArray[Any]:
-        """Read the images of one block that count."""
-        begin, end = block * BLOCK, (block + 1) * BLOCK
-        return self.read(begin, end)[np.flatnonzero(self.kept[begin:end])]
-
-    def layout(self) -> tuple[np.dtype[Any], tuple[int, ...], Preprocessing]:
-        """Return what images must have in common to be scaled together."""
-        return self.dtype, self.shape, self.preprocessing
-
-    def identity(self) -> str:
-        """Return what tells this file from others; checkpoints hold it, so it keeps the form of the first version."""
-        fit = ", ".join(f"{name}={value!r}" for name, value in self.preprocessing._asdict().items())
-        return f"{self.path.name} {self.digest} Fit({fit}) {self.n_images} "
-
 
 @dataclass(frozen=True)
 class Shards:
@@ -93,16 +79,17 @@ class Shards:
     notes: tuple[str, ...] = ()
 
     @cached_property
-    def counts(self) -> NDArray[np.int64]:
+    def counts(self) -> Numbers:
         """Images that count in each block of each file."""
         return np.concatenate([file.kept.reshape(-1, BLOCK).sum(axis=1) for file in self.files])
 
     @cached_property
-    def _ends(self) -> NDArray[np.int64]:
+    def ends(self) -> Numbers:
+        """Images up to the end of each block."""
         return np.cumsum(self.counts)
 
     def __len__(self) -> int:
-        return int(self._ends[-1])
+        return int(self.ends[-1])
 
     @property
     def n_blank(self) -> int:
@@ -113,26 +100,18 @@ class Shards:
         """Return what tells these images from others: the files' contents, and which images of them count."""
         digest = hashlib.sha256()
         for file in self.files:
-            digest.update(file.identity().encode())
+            # Checkpoints hold the sum, so this keeps the form of the first version.
+            fit = ", ".join(f"{name}={value!r}" for name, value in file.preprocessing._asdict().items())
+            digest.update(f"{file.path.name} {file.digest} Fit({fit}) {file.n_images} ".encode())
             digest.update(np.packbits(file.kept).tobytes())
         return digest.hexdigest()
 
-    def rows(self, numbers: NDArray[np.int64], dtype: torch.dtype = torch.float32) -> Float[Tensor, "image pixel"]:
+    def rows(self, numbers: Numbers, dtype: torch.dtype = torch.float32) -> Float[Tensor, "image pixel"]:
         """Read some images, each block once."""
-        return self.read(np.arange(len(self.counts)), self._ends, numbers, dtype)
-
-    def read(
-        self, blocks: NDArray[np.int64], ends: NDArray[np.int64], numbers: NDArray[np.int64], dtype: torch.dtype
-    ) -> Float[Tensor, "image pixel"]:
-        """Read the images with some numbers in a sequence of blocks, each block once.
-
-        ``ends`` counts the images up to the end of each block.
-        """
         found = torch.empty(len(numbers), math.prod(self.image_shape), dtype=dtype)
         if torch.utils.data.get_worker_info() is not None:
             found.share_memory_()  # where it has to go: no copy
-        parts = groupby(self._read_blocks(blocks, ends, numbers), key=lambda part: part[0].layout())
-        for (_, shape, preprocessing), alike in parts:
+        for (_, shape, preprocessing), alike in groupby(self._read_blocks(numbers), key=lambda part: part[0]):
             # A few blocks are scaled together: one at a time is slow, larger arrays would leave holes in the heap.
             step = max(1, chunk_size(shape) // 8)
             while bundle := list(islice(alike, max(1, step // BLOCK))):
@@ -142,32 +121,31 @@ class Shards:
                     found[rows[chunk]] = unit_rows(images[chunk], preprocessing).to(dtype)
         return found
 
-    def _read_blocks(
-        self, blocks: NDArray[np.int64], ends: NDArray[np.int64], numbers: NDArray[np.int64]
-    ) -> Iterator[tuple[Shard, NDArray[np.int64], NDArray[Any]]]:
-        """Yield images file by file: of which they are, at which places of ``numbers`` they stand, and their pixels."""
-        homes = np.searchsorted(ends, numbers, side="right")  # the block of each image, by its place in the sequence
-        order = np.argsort(blocks[homes], kind="stable")
+    def _read_blocks(self, numbers: Numbers) -> Iterator[tuple[tuple[Any, ...], NDArray[Any], NDArray[Any]]]:
+        """Yield images file by file: what they share to be scaled together, their places in ``numbers``, and pixels."""
+        homes = np.searchsorted(self.ends, numbers, side="right")  # the block of each image
+        order = np.argsort(homes, kind="stable")
         file_ends = np.cumsum([len(file.kept) // BLOCK for file in self.files])
         for rows in np.split(order, np.flatnonzero(np.diff(homes[order])) + 1) if len(order) else ():
             home = homes[rows[0]]
-            which = int(np.searchsorted(file_ends, blocks[home], side="right"))
-            file, before = self.files[which], int(file_ends[which - 1]) if which else 0
-            within = numbers[rows] - (ends[home - 1] if home else 0)
-            yield file, rows, file.read_block(int(blocks[home]) - before)[within]
+            which = np.searchsorted(file_ends, home, side="right")
+            file, begin = self.files[which], BLOCK * int(home - (file_ends[which - 1] if which else 0))
+            counting = np.flatnonzero(file.kept[begin : begin + BLOCK])
+            chosen = counting[numbers[rows] - self.ends[home] + self.counts[home]]
+            yield (file.dtype, file.shape, file.preprocessing), rows, file.read(begin, begin + BLOCK)[chosen]
 
-    def places(self) -> NDArray[np.int64]:
+    def places(self) -> Numbers:
         """Return the place of each image that counts among all images of the folder."""
         return np.flatnonzero(np.concatenate([file.kept[: file.n_images] for file in self.files]))
 
     def sample(self, n: int, seed: int = 0) -> Float[Tensor, "image pixel"]:
         """Read up to ``n`` images drawn at random."""
-        return self.rows(np.sort(_draw(len(self), min(n, len(self)), seed)))
+        return self.rows(np.sort(np.random.default_rng(seed).choice(len(self), min(n, len(self)), replace=False)))
 
     def split(self, n: int | None, n_test: int | None, seed: int) -> tuple[Shards, Float[Tensor, "test pixel"]]:
         """Return the images to learn from, and read those to test; which is which is drawn at random."""
         _, n_test = count_parts(len(self), n, n_test)
-        drawn = _draw(len(self), n_test + (n or 0), seed)
+        drawn = np.random.default_rng(seed).choice(len(self), n_test + (n or 0), replace=False)
         chosen = np.full(len(self), n is None)
         chosen[drawn[n_test:]] = True
         chosen[drawn[:n_test]] = False
@@ -181,8 +159,8 @@ class Shards:
 
 def list_shards(folder: Path) -> list[Path]:
     """Return the files of a folder of shards in the order of their names; a folder with pictures is none."""
-    names = sorted(entry.name for entry in os.scandir(folder) if entry.is_file() and not entry.name.startswith("."))
-    found = [folder / name for name in names if Path(name).suffix.lower() in SUFFIXES]
+    found = sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and path.is_file())
+    found = [path for path in found if not path.name.startswith(".")]
     return found if found and next(find_pictures(folder), None) is None else []
 
 
@@ -190,50 +168,44 @@ def open_shards(
     folder: str | Path, key: str | None = None, preprocessing: Preprocessing | None = None, *, group: Group = ALONE
 ) -> Shards:
     """Look through every file of a folder, a chunk at a time; ``key`` names the array or column of the images."""
-    folder = Path(folder)
-    files: list[Shard] = []
-    shapes: list[tuple[int, ...]] = []
+    folder, files = Path(folder), []
+    image_shape: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
     for path in list_shards(folder):
         digest = _digest(path)
         pixels, left = _open(path, key, preprocessing or Preprocessing(), digest)
         shape, notes = check_pixels(pixels, left, str(path))
-        shapes.append(shape)
-        if shape != shapes[0]:
-            told, wanted = (" × ".join(map(str, size)) for size in (shape, shapes[0]))
+        image_shape = image_shape or shape
+        if shape != image_shape:
+            told, wanted = (" × ".join(map(str, size)) for size in (shape, image_shape))
             reject("data", f"images of one size ({wanted})", f"{told} in {path}", "Pass size=N.")
         kept = np.zeros(-(-len(pixels) // BLOCK) * BLOCK, dtype=bool)
         plain = Path(str(pixels.filename))
         files.append(Shard(path, plain, pixels.offset, pixels.dtype, pixels.shape[1:], left, digest, len(pixels), kept))
-    found = Shards(str(folder), _look_through(files, group), shapes[0] if shapes else (1, 1), notes)
-    n = len(found) if files else 0
+    found = _look_through(files, group)
+    n = sum(int(file.kept.sum()) for file in found)
     if n < 2:
         reject("data", "at least 2 images that are not blank", f"{n} in {folder}", "Pass more images.")
-    return found
+    return Shards(str(folder), found, image_shape, notes)
 
 
 def _look_through(files: list[Shard], group: Group) -> tuple[Shard, ...]:
     """Find the images that are not blank; several processes share the files, and tell each other what they saw."""
-    own = [_find_kept(file) for file in files[group.rank :: group.size]]
+    own = files[group.rank :: group.size]
+    for file in own:
+        seen = find_seen(file.read, file.n_images, file.shape, file.preprocessing, str(file.path))
+        file.kept[: file.n_images] = seen
     # The others may take longer than a message may, and on other machines there may be other files.
     if not group.all_equal(" ".join(f"{file.path.name} {file.digest} {file.n_images}" for file in files)):
         fix = "Give every machine the same files."
         reject("data", "the same files in every process", "others in some of them", fix)
-    seen = torch.from_numpy(np.concatenate([np.zeros(0, dtype=np.uint8), *own]))
+    own_kept = np.concatenate([np.zeros(0, dtype=bool), *(file.kept for file in own)])
+    all_kept = group.gather(torch.tensor(own_kept, dtype=torch.uint8)).numpy() > 0
     # The files of the first process come first, then those of the second, and so on.
     dealt = [number for rank in range(group.size) for number in range(rank, len(files), group.size)]
-    parts = np.split(group.gather(seen).numpy() > 0, np.cumsum([len(files[number].kept) for number in dealt]))
+    parts = np.split(all_kept, np.cumsum([len(files[number].kept) for number in dealt]))
     kept = dict(zip(dealt, parts, strict=False))  # the last part is empty
     return tuple(file._replace(kept=kept[number]) for number, file in enumerate(files))
-
-
-def _find_kept(file: Shard) -> NDArray[np.uint8]:
-    seen = np.zeros(len(file.kept), dtype=np.uint8)
-    step = max(BLOCK, chunk_size(file.shape))
-    for begin in range(0, file.n_images, step):
-        pixels = file.read(begin, begin + step)
-        seen[begin : begin + len(pixels)] = find_seen(pixels, file.preprocessing, str(file.path), begin)
-    return seen
 
 
 def _open(
@@ -254,19 +226,10 @@ def _open(
     temporary = plain.with_name(f".{plain.name}.{secrets.token_hex(4)}.npy")
     try:
         np.save(temporary, np.ascontiguousarray(array.pixels), allow_pickle=False)
-        os.replace(temporary, plain)
+        temporary.replace(plain)
     finally:
         temporary.unlink(missing_ok=True)
     return read_npy(plain), array.preprocessing
-
-
-def read_file(path: Path, key: str | None, label_key: str | None, preprocessing: Preprocessing) -> ImageArray:
-    """Read a .npy, .npz or .parquet file of images; ``key`` and ``label_key`` name its arrays or columns."""
-    suffix = path.suffix.lower()
-    if suffix == ".parquet":
-        return read_parquet(path, key, label_key, preprocessing)
-    pixels, labels = (read_npy(path), None) if suffix == ".npy" else read_npz(path, key, label_key)
-    return ImageArray(pixels, labels, preprocessing)
 
 
 def _digest(path: Path) -> str:
@@ -280,5 +243,91 @@ def _digest(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _draw(n_images: int, n: int, seed: int) -> NDArray[np.int64]:
-    return np.random.default_rng(seed).choice(n_images, n, replace=False).astype(np.int64)
+class Rounds(Dataset[Tensor | str]):
+    """The images of one epoch, a buffer at a time: those of some lanes, in their order."""
+
+    def __init__(self, shards: Shards, seed: int, lanes: range, dtype: torch.dtype) -> None:
+        self._shards, self._seed, self._lanes, self._dtype = shards, seed, lanes, dtype
+        self._blocks = np.random.default_rng(seed).permutation(len(shards.counts))
+        self._ends = np.cumsum(shards.counts[self._blocks])
+        lengths = (len(shards) + LANES - 1 - np.arange(LANES)) // LANES
+        self._starts = np.concatenate(([0], np.cumsum(lengths)))
+
+    def numbers(self, number: int) -> Numbers:
+        """Return the numbers of the images of a round."""
+        places, ranks = [], []
+        for lane in self._lanes:
+            begin = self._starts[lane] + number * WINDOW
+            n = max(0, min(WINDOW, int(self._starts[lane + 1] - begin)))
+            places.append(begin + np.random.default_rng((self._seed, lane, number)).permutation(n))
+            ranks.append(np.arange(n) * LANES + lane)
+        sequence = np.concatenate(places)[np.argsort(np.concatenate(ranks))].astype(np.int64)
+        homes = np.searchsorted(self._ends, sequence, side="right")
+        return self._shards.ends[self._blocks[homes]] - (self._ends[homes] - sequence)
+
+    def __getitem__(self, number: int) -> Tensor | str:
+        """Read a round; what goes wrong is returned as text, as a worker's traceback would hide it."""
+        try:
+            return self._shards.rows(self.numbers(number), self._dtype)
+        except OSError as error:
+            return f"{error.strerror or error}: {error.filename or self._shards.name}"
+        except ValueError as error:
+            return str(error)
+        except RuntimeError as error:  # torch cannot hand the images over
+            return f"No room for images on their way from the reader ({error}). Free memory, or enlarge /dev/shm."
+
+
+class ShardBatches:
+    """Batches from shards for :func:`liesparse.learning.resume`, read by worker processes (0: by this one)."""
+
+    def __init__(
+        self, shards: Shards, batch_size: int, *, dtype: torch.dtype = torch.float32, n_workers: int = 1
+    ) -> None:
+        self.shards, self.dtype = shards, dtype
+        self.batch_size = check_count("batch_size", batch_size)
+        self.n_workers = check_count("n_workers", n_workers, 0)
+        self.n_batches: int | None = math.ceil(len(shards) / batch_size)
+
+    def fingerprint(self) -> str:
+        """Return what tells these images from others."""
+        return self.shards.fingerprint()
+
+    def epoch(
+        self, generator: torch.Generator, *, skip: int = 0, group: Group = ALONE
+    ) -> Iterator[Float[Tensor, "batch pixel"]]:
+        """Yield this process's part of each batch but the first ``skip``, of which at most a buffer is read again."""
+        if group.size > LANES:
+            reject("processes", f"at most {LANES}", str(group.size), "Start fewer.")
+        seed = int(torch.randint(2**62, (), generator=generator))
+        lanes = range(group.rank, LANES, group.size)
+        rounds = Rounds(self.shards, seed, lanes, self.dtype)
+        first = skip * self.batch_size // ROUND
+
+        def own(place: int) -> int:
+            """Count this process's images among the first ``place`` of the epoch."""
+            return place // LANES * len(lanes) + len(range(group.rank, place % LANES, group.size))
+
+        coming = self._read_ahead(rounds, range(first, math.ceil(len(self.shards) / ROUND)))
+        held, place = next(coming), own(skip * self.batch_size) - own(first * ROUND)  # the next is held[place]
+        for batch in range(skip, math.ceil(len(self.shards) / self.batch_size)):
+            wanted = own(min((batch + 1) * self.batch_size, len(self.shards))) - own(batch * self.batch_size)
+            parts = [held[place : place + wanted]]
+            place += wanted
+            while place > len(held):  # the rest is in the next round
+                place, held = place - len(held), next(coming)
+                parts.append(held[:place])
+            yield parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _read_ahead(self, rounds: Rounds, numbers: range) -> Iterator[Tensor]:
+        random = torch.Generator()  # else the loader would draw from everybody's
+        options: dict[str, Any] = {"num_workers": self.n_workers, "worker_init_fn": _ignore_interrupts}
+        loader: DataLoader[Tensor | str] = DataLoader(rounds, None, sampler=numbers, generator=random, **options)
+        for found in loader:
+            if isinstance(found, str):
+                raise ValueError(found)
+            yield found
+
+
+def _ignore_interrupts(_worker: int) -> None:
+    """Leave Ctrl-C to the process that has this worker: it finishes its step first, and needs its images."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

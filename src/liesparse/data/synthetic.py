@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from importlib import resources
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Generator, Tensor
 
 from liesparse._checks import check_count, check_images, check_real, reject
 
 _CHUNK = 4096  # images warped at a time: bounds the sampling grid in memory
-Sources = Float[Tensor, "source height width"]
+Span = tuple[float, float]  # lowest, highest
+Shapes = Float[Tensor, "source height width"] | None  # the ten digits unless given
 
 
 class TransformedImages(NamedTuple):
@@ -41,57 +42,43 @@ def unit_norm(images: Float[Tensor, "image pixel"]) -> Float[Tensor, "image pixe
 
 def embedded_digits() -> Float[Tensor, "digit height width"]:
     """Return the ten embedded 28 × 28 digits 0 to 9 with values in [0, 1]."""
-    with resources.files(__package__).joinpath("digits.npy").open("rb") as file:
-        return torch.from_numpy(np.load(file, allow_pickle=False)).float() / 255
+    digits = np.load(Path(__file__).with_name("digits.npy"), allow_pickle=False)
+    return torch.from_numpy(digits).float() / 255
 
 
 def translations(
-    n_images: int,
-    *,
-    max_shift: float = 7.0,
-    wrap: bool = False,
-    sources: Sources | None = None,
-    generator: torch.Generator,
+    n_images: int, *, max_shift: float = 7.0, wrap: bool = False, sources: Shapes = None, generator: Generator
 ) -> TransformedImages:
     """Shift digits by up to ``max_shift`` pixels both ways: the paper's 2D translation set.
 
     Shifts are uniform, bilinearly interpolated, with zeros from outside, or with what leaves on
     one side entering on the other if ``wrap``. ``factors`` are the shifts to the right and down.
     """
-    shifts = check_real("max_shift", max_shift, minimum=0) * (2 * _uniform(n_images, 2, generator) - 1)
+    check_real("max_shift", max_shift, minimum=0)
+    shifts = max_shift * (2 * torch.rand(check_count("n_images", n_images), 2, generator=generator) - 1)
     factors = {"shift_x": shifts[:, 0], "shift_y": shifts[:, 1]}
     return warp(torch.eye(2).expand(n_images, 2, 2), shifts, factors, sources, wrap=wrap)
 
 
 def rotations_scalings(
-    n_images: int,
-    *,
-    max_degrees: float = 75.0,
-    scales: tuple[float, float] = (0.5, 1.0),
-    sources: Sources | None = None,
-    generator: torch.Generator,
+    n_images: int, *, max_degrees: float = 75.0, scales: Span = (0.5, 1.0), sources: Shapes = None, generator: Generator
 ) -> TransformedImages:
     """Rotate and scale digits about their centre: the paper's rotation + scaling set.
 
     ``factors`` are the counter-clockwise angle in radians and the natural log of the scale.
     """
     check_real("max_degrees", max_degrees, minimum=0)
-    low, high = _check_range("scales", scales)
-    uniform = _uniform(n_images, 2, generator)
+    uniform = torch.rand(check_count("n_images", n_images), 2, generator=generator)
     angles = math.radians(max_degrees) * (2 * uniform[:, 0] - 1)
-    scale = low + (high - low) * uniform[:, 1]
+    scale = _between("scales", scales, uniform[:, 1])
     # Where an output pixel looks in the source: turned back and scaled back.
     cos, sin = angles.cos() / scale, angles.sin() / scale
-    return warp(_matrices(cos, -sin, sin, cos), None, {"rotation": angles, "log_scale": scale.log()}, sources)
+    matrices = torch.stack((cos, -sin, sin, cos), dim=1).reshape(-1, 2, 2)
+    return warp(matrices, None, {"rotation": angles, "log_scale": scale.log()}, sources)
 
 
 def translations_rotations(
-    n_images: int,
-    *,
-    max_shift: float = 3.0,
-    max_degrees: float = 25.0,
-    sources: Sources | None = None,
-    generator: torch.Generator,
+    n_images: int, *, max_shift: float = 3.0, max_degrees: float = 25.0, sources: Shapes = None, generator: Generator
 ) -> TransformedImages:
     """Rotate digits about their centre, then shift them: three factors at once, not in the paper.
 
@@ -99,20 +86,15 @@ def translations_rotations(
     """
     check_real("max_shift", max_shift, minimum=0)
     check_real("max_degrees", max_degrees, minimum=0)
-    uniform = 2 * _uniform(n_images, 3, generator) - 1
+    uniform = 2 * torch.rand(check_count("n_images", n_images), 3, generator=generator) - 1
     shifts, angles = max_shift * uniform[:, :2], math.radians(max_degrees) * uniform[:, 2]
     cos, sin = angles.cos(), angles.sin()
     factors = {"shift_x": shifts[:, 0], "shift_y": shifts[:, 1], "rotation": angles}
-    return warp(_matrices(cos, -sin, sin, cos), shifts, factors, sources)
+    return warp(torch.stack((cos, -sin, sin, cos), dim=1).reshape(-1, 2, 2), shifts, factors, sources)
 
 
 def shears_stretches(
-    n_images: int,
-    *,
-    max_shear: float = 0.5,
-    stretches: tuple[float, float] = (0.6, 1.2),
-    sources: Sources | None = None,
-    generator: torch.Generator,
+    n_images: int, *, max_shear: float = 0.5, stretches: Span = (0.6, 1.2), sources: Shapes = None, generator: Generator
 ) -> TransformedImages:
     """Shear digits sideways, then stretch them sideways: not in the paper, and the two do not commute.
 
@@ -120,20 +102,19 @@ def shears_stretches(
     ``factors`` are the shear and the natural log of the stretch.
     """
     check_real("max_shear", max_shear, minimum=0)
-    low, high = _check_range("stretches", stretches)
-    uniform = _uniform(n_images, 2, generator)
+    uniform = torch.rand(check_count("n_images", n_images), 2, generator=generator)
     shear = max_shear * (2 * uniform[:, 0] - 1)
-    stretch = low + (high - low) * uniform[:, 1]
+    stretch = _between("stretches", stretches, uniform[:, 1])
     # Where an output pixel looks in the source: stretched back, then sheared back.
-    matrices = _matrices(1 / stretch, shear, torch.zeros(n_images), torch.ones(n_images))
-    return warp(matrices, None, {"shear": shear, "log_stretch": stretch.log()}, sources)
+    matrices = torch.stack((1 / stretch, shear, torch.zeros(n_images), torch.ones(n_images)), dim=1)
+    return warp(matrices.reshape(-1, 2, 2), None, {"shear": shear, "log_stretch": stretch.log()}, sources)
 
 
 def warp(
     matrices: Float[Tensor, "image 2 2"],
     shifts: Float[Tensor, "image 2"] | None,
     factors: Mapping[str, Float[Tensor, " image"]],
-    sources: Sources | None = None,
+    sources: Shapes = None,
     *,
     wrap: bool = False,
 ) -> TransformedImages:
@@ -150,44 +131,27 @@ def warp(
     labels = torch.arange(len(matrices)) % len(sources)
     height, width = sources.shape[1:]
     rows, columns = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
-    centre = torch.tensor([(width - 1) / 2, (height - 1) / 2])
+    size = torch.tensor([width, height])
+    centre = (size - 1) / 2
     targets = torch.stack((columns, rows), dim=-1).reshape(-1, 2) - centre
+    images = sources[:, None]
+    if wrap:
+        images, size = torch.nn.functional.pad(images, (1, 1, 1, 1), mode="circular"), size + 2
     chunks = []
     for matrix, shift, label in zip(matrices.split(_CHUNK), shifts.split(_CHUNK), labels.split(_CHUNK), strict=True):
-        places = (targets - shift[:, None]) @ matrix.mT + centre
-        chunks.append(_sample(sources[label], places, wrap))
-    return TransformedImages(
-        unit_norm(torch.cat(chunks)), labels, torch.stack(tuple(factors.values()), dim=1), tuple(factors)
-    )
+        places = (targets - shift[:, None]) @ matrix.mT + centre  # (column, row) in the source
+        if wrap:
+            places = places.remainder(size - 2) + 1  # in the padded source
+        grid = (2 * places + 1) / size - 1  # as grid_sample counts with align_corners=False
+        sampled = torch.nn.functional.grid_sample(images[label], grid[:, None], align_corners=False)
+        chunks.append(sampled.flatten(1))
+    truth = torch.stack(tuple(factors.values()), dim=1)
+    return TransformedImages(unit_norm(torch.cat(chunks)), labels, truth, tuple(factors))
 
 
-def _sample(
-    sources: Float[Tensor, "image height width"], places: Float[Tensor, "image pixel 2"], wrap: bool
-) -> Float[Tensor, "image pixel"]:
-    """Interpolate bilinearly at ``places`` = (column, row); outside is zero, or the other side if ``wrap``."""
-    size = torch.tensor([sources.shape[2], sources.shape[1]])
-    if wrap:
-        places = places.remainder(size) + 1  # + 1 for the padding below
-        sources = torch.nn.functional.pad(sources[:, None], (1, 1, 1, 1), mode="circular")[:, 0]
-        size = size + 2
-    normalized = (2 * places + 1) / size - 1  # grid_sample's coordinates with align_corners=False
-    sampled = torch.nn.functional.grid_sample(
-        sources[:, None], normalized[:, None], mode="bilinear", padding_mode="zeros", align_corners=False
-    )
-    return sampled.flatten(1)
-
-
-def _uniform(n_images: int, n_factors: int, generator: torch.Generator) -> Float[Tensor, "image factor"]:
-    return torch.rand(check_count("n_images", n_images), n_factors, generator=generator)
-
-
-def _matrices(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Float[Tensor, "image 2 2"]:
-    """Stack ((a, b), (c, d)), one matrix for each image."""
-    return torch.stack((torch.stack((a, b), dim=-1), torch.stack((c, d), dim=-1)), dim=-2)
-
-
-def _check_range(argument: str, bounds: tuple[float, float]) -> tuple[float, float]:
+def _between(argument: str, bounds: Span, uniform: Float[Tensor, " image"]) -> Float[Tensor, " image"]:
+    """Bring uniform draws from [0, 1) to the range that was asked for."""
     low, high = (check_real(argument, bound, above=0) for bound in bounds)
     if low > high:
         reject(argument, "(lowest, highest)", str(bounds), "Swap them.")
-    return low, high
+    return low + (high - low) * uniform
