@@ -42,7 +42,6 @@ ROOMS = {
     "lattice": "frequencies ω",
     "torus": "R(s)",
     "stiefel": "orthonormal W",
-    "fista": "momentum",
     "files": "sealed files",
     "parallel": "processes",
     "devices": "where to compute",

@@ -23,8 +23,8 @@ from liesparse.posterior import (
     make_engine,
     pose_log_density,
 )
-from liesparse.posterior.kernels import runnable
-from liesparse.posterior.lattices import cloud_points, even_points
+from liesparse.posterior.kernels.library import runnable
+from liesparse.posterior.sampling import cloud_points, even_points
 from liesparse.reproduce.bench import relative_error
 from liesparse.settings import Settings
 

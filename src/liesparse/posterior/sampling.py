@@ -9,6 +9,7 @@ come in gradually. Every point counts by the density of the whole mixture (the b
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -17,10 +18,10 @@ from torch import Tensor
 
 from liesparse import torus
 from liesparse._checks import check_count, reject
+from liesparse.posterior.ascent import ARRIVED, RIDGE, Natural, PerImage, PosesOfModes, find_modes
 from liesparse.posterior.base import Engine, Moments, Nodes
-from liesparse.posterior.kernels import Proposal, make_sampling_kernel
-from liesparse.posterior.lattices import SPREAD, cloud_points, even_points
-from liesparse.posterior.modes import ARRIVED, RIDGE, find_modes
+from liesparse.posterior.kernels.library import library_for
+from liesparse.posterior.kernels.sampling import Proposal, SamplingKernel
 
 N_STARTS = 16  # places to climb from: the best of every 16th even point
 N_MODES = 4  # of which so many get a cloud
@@ -30,15 +31,19 @@ LOW, HIGH = 3.0, 8.0  # nats of the highest mode above the mean at which clouds 
 MOST_AXES = 6
 MOST_AXES_BY_GRID = 2  # from three axes on this is the engine of choice; docs/engines.md has the figures
 ENTRIES_AT_ONCE = 1 << 23
+SPREAD = 0.75  # scale of the logistic proposal around a mode, in widths of the Gaussian there
+NARROW = 0.9  # width of the Gaussian for which the cloud is made
+FALL = 9.0  # nats by which waves fall up to the first that M even points can confuse, about M^(1/n) long
+N_FINE = 4096  # points from which the waves of the cloud's integrand are read
 
 
 class _Clouds(NamedTuple):
     """Centres, best first, with curvature + 1 = root rootᵀ; only those in ``use`` get points."""
 
-    poses: Float[Tensor, "batch mode torus"]
+    poses: PosesOfModes
     roots: Float[Tensor, "batch mode torus torus"]
     use: Bool[Tensor, "batch mode"]
-    share: Float[Tensor, " batch"]  # of the points that clouds have, from 0 for a flat posterior to 1
+    share: PerImage  # of the points that clouds have, from 0 for a flat posterior to 1
 
 
 class SamplingEngine(Engine):
@@ -48,9 +53,11 @@ class SamplingEngine(Engine):
     names a compiled kernel, or torch; without it the best is taken that this processor can run.
     """
 
+    _kernel: SamplingKernel | None
+
     def __init__(
         self,
-        frequencies: Int[Tensor, "irrep torus"],
+        frequencies: torus.Frequencies,
         *,
         n_even: int | None = None,
         n_cloud: int | None = None,
@@ -69,23 +76,18 @@ class SamplingEngine(Engine):
         self._even = (2 * math.pi * even_points(self.n_even, n)[mixed]).to(self.device)
         self._cloud = cloud_points(self.n_cloud, n).to(self.device)
         self._proposal = Proposal(self._even, self._cloud, N_CLIMBS, SPREAD, RIDGE, TAIL, ARRIVED, LOW, HIGH)
-        self._kernel = make_sampling_kernel(kernel, frequencies, dtype, self.device, self._proposal)
+        library = library_for(kernel, dtype, self.device)
+        self._kernel = None if library is None else SamplingKernel(library, frequencies, self._proposal)
 
-    @property
-    def kernel(self) -> str:
-        """What does the sums: the name of a compiled kernel, or torch."""
-        return "torch" if self._kernel is None else self._kernel.library.name
-
-    def moments(self, natural: Float[Tensor, "batch irrep 2"]) -> Moments:
+    def moments(self, natural: Natural) -> Moments:
         """Return ln Z(η) and R̄ [Chau20, app. B and C]."""
-        log_partition, rotation, _ = self._sample(natural)
-        return Moments(log_partition, rotation)
+        return Moments(*self._sample(natural)[:2])
 
-    def effective_sample_size(self, natural: Float[Tensor, "batch irrep 2"]) -> Float[Tensor, " batch"]:
+    def effective_sample_size(self, natural: Natural) -> PerImage:
         """Return (Σw)² / Σw², how many equally weighted draws would tell as much: below about 50 beware."""
         return self._sample(natural)[2]
 
-    def _sample(self, natural: Float[Tensor, "batch irrep 2"]) -> tuple[Tensor, Tensor, Tensor]:
+    def _sample(self, natural: Natural) -> tuple[Tensor, Tensor, Tensor]:
         if self._kernel is not None and not natural.requires_grad:
             return self._kernel.moments(natural)
         step = max(1, ENTRIES_AT_ONCE // ((self.n_even + N_MODES * self.n_cloud) * 2 * len(self.frequencies)))
@@ -93,7 +95,7 @@ class SamplingEngine(Engine):
         log_partition, rotation, size = (torch.cat(part) for part in zip(*parts, strict=True))
         return log_partition, rotation, size
 
-    def _sample_in_torch(self, natural: Float[Tensor, "batch irrep 2"]) -> tuple[Tensor, Tensor, Tensor]:
+    def _sample_in_torch(self, natural: Natural) -> tuple[Tensor, Tensor, Tensor]:
         poses, log_weights = self.nodes(natural)
         log_partition = log_weights.logsumexp(dim=1)
         weights = (log_weights - log_partition[:, None]).exp()
@@ -101,7 +103,7 @@ class SamplingEngine(Engine):
         rotation = torch.einsum("bp,bplk->blk", weights, features)
         return log_partition, rotation, 1 / weights.square().sum(dim=1)
 
-    def nodes(self, natural: Float[Tensor, "batch irrep 2"]) -> Nodes:
+    def nodes(self, natural: Natural) -> Nodes:
         """Return the even points and the clouds with their importance weights."""
         even, cloud = self._even.to(natural), self._cloud.to(natural)
         clouds = self._place_clouds(natural)
@@ -117,7 +119,7 @@ class SamplingEngine(Engine):
         features = torus.features(torus.phases(self.frequencies, poses))
         return Nodes(poses, torch.einsum("blk,bplk->bp", natural, features) - log_mixture + log_counted)
 
-    def _place_clouds(self, natural: Float[Tensor, "batch irrep 2"]) -> _Clouds:
+    def _place_clouds(self, natural: Natural) -> _Clouds:
         starts = self.coarse_modes(natural, N_STARTS)
         modes = find_modes(natural, self.frequencies, starts, N_MODES, n_steps=N_CLIMBS)
         mean = natural[..., 0] @ (self.frequencies == 0).all(dim=1).to(natural)  # over the torus: only ω = 0 has one
@@ -139,7 +141,7 @@ class SamplingEngine(Engine):
         volume = clouds.roots.diagonal(dim1=-2, dim2=-1).log().sum(dim=-1) + math.log(self.n_cloud)
         return (log_density.sum(dim=-1) + volume[:, None]).masked_fill(~clouds.use[:, None], -torch.inf)
 
-    def coarse_modes(self, natural: Float[Tensor, "batch irrep 2"], n_modes: int) -> Float[Tensor, "batch mode torus"]:
+    def coarse_modes(self, natural: Natural, n_modes: int) -> PosesOfModes:
         """Return the best of every 16th even point, best first: never fewer than 16, as no point is close to a mode."""
         n_starts = min(max(N_STARTS, 1 << (n_modes - 1).bit_length()), self.n_even)
         features = torus.features(torus.phases(self.frequencies, self._even)).flatten(1).to(natural)
@@ -152,3 +154,46 @@ def _check_power(name: str, count: int) -> int:
     if check_count(name, count, 2 * N_STARTS) & (count - 1):
         reject(name, "a power of 2", str(count), f"Pass {1 << count.bit_length()}.")
     return count
+
+
+@cache
+def even_points(n_points: int, torus_dim: int) -> Float[Tensor, "point torus"]:
+    """Return points in [0, 1)ⁿ that resolve waves of every direction equally well."""
+    reach = n_points ** (1 / torus_dim)
+    waves = torch.arange(1, math.ceil(2 * reach) + 1, dtype=torch.float64)
+    return _best_lattice(torch.exp(-FALL * (waves / reach) ** 2), n_points, torus_dim).double() / n_points
+
+
+@cache
+def cloud_points(n_points: int, torus_dim: int) -> Float[Tensor, "point torus"]:
+    """Return places around a mode, in its widths: draws from a logistic density on every axis, symmetric about 0.
+
+    The integrand is a Gaussian over the proposal at quantile u. The lattice's point at infinity is left out; its
+    weight is 0.
+    """
+    middles = (torch.arange(N_FINE, dtype=torch.float64) + 0.5) / N_FINE
+    quantiles = SPREAD * torch.special.logit(middles)
+    ratio = torch.exp(-0.5 * (quantiles / NARROW) ** 2) / (middles * (1 - middles))
+    sizes = torch.fft.rfft(ratio).abs()
+    lattice = _best_lattice(sizes[1:200] / sizes[0], n_points, torus_dim)
+    lattice = lattice[(lattice != n_points // 2).all(dim=1)]
+    places = (torch.arange(n_points, dtype=torch.float64) / n_points + 0.5) % 1
+    return SPREAD * torch.special.logit(places)[lattice]
+
+
+def _best_lattice(sizes: Float[Tensor, " wave"], n_points: int, torus_dim: int) -> Int[Tensor, "point torus"]:
+    """Return k·(1, a, a², …) mod M for an integrand whose waves 1, 2, … have these sizes along every axis.
+
+    Such a rank-1 lattice, the many-dimensional trapezoidal rule, integrates every wave exactly whose integer vector is
+    not in the dual lattice. Of all odd a the best has the least mean over k of a product over the axes.
+    """
+    steps = torch.arange(n_points)
+    waves = torch.arange(1, len(sizes) + 1, dtype=torch.float64)
+    places = steps.double() / n_points
+    kernel = 1 + 2 * (sizes * torch.cos(2 * torch.pi * places[:, None] * waves)).sum(dim=1)
+
+    def lattice(a: int) -> Int[Tensor, "point torus"]:
+        return steps[:, None] * torch.tensor([pow(a, power, n_points) for power in range(torus_dim)]) % n_points
+
+    odd = range(1, max(2, n_points // 2), 2)
+    return lattice(min(odd, key=lambda a: float(kernel[lattice(a)].prod(dim=1).mean())))

@@ -10,14 +10,13 @@ import math
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from liesparse import torus
-from liesparse._checks import reject
-from liesparse.devices import is_cpu
-from liesparse.posterior.ascent import Ascent
-from liesparse.posterior.kernels.library import Level, Library, Plan, Task, choose, pointer
+from liesparse.posterior.ascent import Ascent, Codes, Natural, PerImage
+from liesparse.posterior.kernels.library import Level, Library, Plan, Task, check_planes
+from liesparse.torus import Frequencies
 
 GROUP = 4  # images that a thread takes at a time, as in fista.c
 # Points per axis, a half of them and one more just filling whole vectors.
@@ -38,9 +37,7 @@ class GridKernel:
     ``sizes`` are the points per axis: of one plain grid, or of a coarse grid and its refinements.
     """
 
-    def __init__(
-        self, library: Library, frequencies: Int[Tensor, "irrep 2"], sizes: list[int], refinement: Refinement
-    ) -> None:
+    def __init__(self, library: Library, frequencies: Frequencies, sizes: list[int], refinement: Refinement) -> None:
         self.library = library
         lane = library.lane
         first, last = frequencies.unbind(1)
@@ -55,64 +52,36 @@ class GridKernel:
         squares[:, cells] = frequencies.T.float().square()
         tables = [_tables(n, lowest + torch.arange(n_first), torch.arange(n_last), lane) for n in sizes]
         self._kept = [place, squares, *(table for level in tables for table in level)]  # the plan only points at them
-        levels = (Level(n, *(pointer(table) for table in level)) for n, level in zip(sizes, tables, strict=True))
+        levels = (Level(n, *(table.data_ptr() for table in level)) for n, level in zip(sizes, tables, strict=True))
         self._plan = Plan(
             *(len(frequencies), int(layers.max()) + 1, n_first, lowest, n_last, half),
             int(zero[0]) if len(zero) else -1,
-            *(pointer(place), pointer(squares), len(sizes)),
+            *(place.data_ptr(), squares.data_ptr(), len(sizes)),
             (Level * len(sizes))(*levels),
             *refinement,
         )
 
-    def moments(
-        self, natural: Float[Tensor, "batch irrep 2"]
-    ) -> tuple[Float[Tensor, " batch"], Float[Tensor, "batch irrep 2"], Bool[Tensor, " batch"]]:
+    def moments(self, natural: Natural) -> tuple[PerImage, Natural, Bool[Tensor, " batch"]]:
         """Return ln Z, R̄, and which rows torch must do again: too sharp for the finest level, or not finite."""
-        self._check(natural)
+        check_planes("planes", natural, self._plan.n_irreps)
         natural = natural.contiguous()
         rotation, log_partition = torch.empty_like(natural), natural.new_empty(len(natural))
         failed = torch.zeros(len(natural), dtype=torch.bool)
         self.library.run("moments", self._plan, natural, (rotation, log_partition, failed))
         return log_partition, rotation, failed
 
-    def ascend(
-        self, codes: Float[Tensor, "batch component"], ascent: Ascent
-    ) -> tuple[Float[Tensor, "batch component"], Bool[Tensor, " batch"]]:
+    def ascend(self, codes: Codes, ascent: Ascent) -> tuple[Codes, Bool[Tensor, " batch"]]:
         """Return the codes after all steps of FISTA, and which rows torch must do again."""
         for planes in (ascent.image_planes, ascent.dictionary_planes, ascent.pose_prior[None]):
-            self._check(planes)
+            check_planes("planes", planes, self._plan.n_irreps)
         codes = codes.detach().clone(memory_format=torch.contiguous_format)
         images, dictionary, prior = (tensor.detach().contiguous() for tensor in ascent[:3])
         failed = torch.zeros(len(codes), dtype=torch.bool)
         numbers = (float(ascent.step), ascent.sparsity, ascent.variance)
         flags = (int(ascent.exact), int(ascent.subgradient))
-        task = Task(len(dictionary), ascent.n_steps, *flags, *numbers, pointer(dictionary), pointer(prior))
+        task = Task(len(dictionary), ascent.n_steps, *flags, *numbers, dictionary.data_ptr(), prior.data_ptr())
         self.library.run("ascend", self._plan, images, (codes, failed), task=task, rows_at_a_time=GROUP)
         return codes, failed
-
-    def _check(self, planes: Float[Tensor, "batch irrep 2"]) -> None:
-        """Reject what the compiled code would read beyond its end, or as other numbers."""
-        if planes.shape[1:] != (self._plan.n_irreps, 2) or planes.dtype != torch.float32:
-            found = f"shape {tuple(planes.shape)}, {planes.dtype}"
-            reject("planes", f"float32 of shape (batch, {self._plan.n_irreps}, 2)", found, "Make an engine for them.")
-
-
-def make_grid_kernel(
-    name: str | None,
-    frequencies: Int[Tensor, "irrep torus"],
-    n_points: int,
-    dtype: torch.dtype,
-    device: torch.device,
-    refinement: Refinement | None = None,
-) -> GridKernel | None:
-    """Return the compiled code for a grid of ``n_points`` per axis, refined if so told; None where torch must do it."""
-    library = choose(name).library
-    if library is None or frequencies.shape[1] != 2 or dtype != torch.float32 or n_points % 2 or not is_cpu(device):
-        return None
-    if refinement is None:
-        return GridKernel(library, frequencies, [n_points], Refinement(0, 0, 0))  # one level: nothing to refine
-    finer = [n for n in LEVELS if n > n_points]
-    return GridKernel(library, frequencies, [n_points, *finer], refinement) if finer else None
 
 
 def _pad(count: int, lane: int) -> int:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from liesparse._checks import reject
+from liesparse.devices import is_cpu
 
 KERNEL_NAMES = ("avx512", "avx2", "baseline", "neon", "torch")
 VARIABLE = "LIESPARSE_KERNEL"  # names another kernel, or torch, for a test
@@ -127,9 +128,11 @@ class Choice(NamedTuple):
     reason: str
 
 
-def pointer(tensor: Tensor) -> ctypes.c_void_p:
-    """Return the address of a contiguous tensor's numbers."""
-    return ctypes.c_void_p(tensor.data_ptr())
+def check_planes(name: str, planes: Tensor, n_irreps: int) -> None:
+    """Reject what the compiled code would read beyond its end, or as other numbers."""
+    if planes.shape[1:] != (n_irreps, 2) or planes.dtype != torch.float32:
+        found = f"shape {tuple(planes.shape)}, {planes.dtype}"
+        reject(name, f"float32 of shape (batch, {n_irreps}, 2)", found, "Make an engine for them.")
 
 
 def runnable() -> tuple[str, ...]:
@@ -155,9 +158,14 @@ def choose(name: str | None = None) -> Choice:
     for candidate in (wanted,) if wanted else can:
         found = load(candidate)
         if found is not None:
-            why = f"chosen by {VARIABLE}" if wanted else "the best that this processor can run"
-            return Choice(found, why)
+            return Choice(found, f"chosen by {VARIABLE}" if wanted else "the best that this processor can run")
     return Choice(None, "no compiled kernel is installed for this platform" if can else "no kernel for this processor")
+
+
+def library_for(name: str | None, dtype: torch.dtype, device: torch.device) -> Library | None:
+    """Choose a library for numbers of this type on this device; None where torch must do its work."""
+    library = choose(name).library
+    return library if dtype == torch.float32 and is_cpu(device) else None
 
 
 @cache

@@ -5,22 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from liesparse import torus
-from liesparse._checks import reject
-from liesparse.devices import is_cpu
-from liesparse.posterior.kernels.library import Library, Scatter, choose, pointer
-
-
-class Tree(NamedTuple):
-    """Every ω with one that is a step nearer to 0, from which its wave follows by one product."""
-
-    omega: Int[Tensor, "cell torus"]  # cell 0 is ω = 0
-    parent: Int[Tensor, " cell"]
-    turn: Int[Tensor, " cell"]  # 2j for exp(is_j), 2j + 1 for exp(-is_j)
-    cells: Int[Tensor, " irrep"]  # where each plane is
+from liesparse.posterior.ascent import Natural
+from liesparse.posterior.kernels.library import Library, Scatter, check_planes
+from liesparse.torus import Frequencies
 
 
 class Proposal(NamedTuple):
@@ -43,31 +34,28 @@ class SamplingKernel:
     The even points are the same for all posteriors: their values and sums are products of torch's.
     """
 
-    def __init__(self, library: Library, frequencies: Int[Tensor, "irrep torus"], proposal: Proposal) -> None:
+    def __init__(self, library: Library, frequencies: Frequencies, proposal: Proposal) -> None:
         self.library = library
-        tree = _grow_tree(frequencies)
-        self._cells, self._n_cells = tree.cells, len(tree.omega)
+        waves, parents, turns, self._cells = _grow_tree(frequencies)
+        self._n_cells, n_axes = waves.shape
         even, cloud, n_climbs, *numbers = proposal
-        self._table = torus.features(torus.phases(tree.omega, even)).flatten(1).float()
+        self._table = torus.features(torus.phases(waves, even)).flatten(1).float()
         self._table_transposed = self._table.T.contiguous()
         cloud = cloud[: (len(cloud) + 1) // 2]  # the mode and one end of each arm; the others mirror them
         share = (1 / torch.cosh(cloud / (2 * proposal.spread)) ** 2).prod(dim=1)
         count = torch.ones_like(share)
         count[0] = 0.5
-        rows, columns = torch.tril_indices(*[tree.omega.shape[1]] * 2)
-        pairs = tree.omega[:, rows] * tree.omega[:, columns]
-        floats = [table.float().contiguous() for table in (tree.omega, pairs, even.T, cloud.T, share, count)]
-        self._kept = [tree.parent.int(), tree.turn.int(), *floats]  # the plan only points at them
-        parent, turn, omega, products, *tables = map(pointer, self._kept)
-        sizes = (tree.omega.shape[1], self._n_cells)
+        rows, columns = torch.tril_indices(n_axes, n_axes)
+        pairs = waves[:, rows] * waves[:, columns]
+        floats = [table.float().contiguous() for table in (waves, pairs, even.T, cloud.T, share, count)]
+        self._kept = [parents.int(), turns.int(), *floats]  # the plan only points at them
+        parent, turn, omega, products, *tables = (table.data_ptr() for table in self._kept)
         points = (len(even), len(cloud), *tables)
-        self._plan = Scatter(*sizes, parent, turn, omega, products, *points, n_climbs, *numbers)
+        self._plan = Scatter(n_axes, self._n_cells, parent, turn, omega, products, *points, n_climbs, *numbers)
 
-    def moments(self, natural: Float[Tensor, "batch irrep 2"]) -> tuple[Tensor, Tensor, Tensor]:
+    def moments(self, natural: Natural) -> tuple[Tensor, Tensor, Tensor]:
         """Return ln Z, R̄ and the effective sample size."""
-        if natural.shape[1:] != (len(self._cells), 2) or natural.dtype != torch.float32:
-            found = f"shape {tuple(natural.shape)}, {natural.dtype}"
-            reject("natural", f"float32 of shape (batch, {len(self._cells)}, 2)", found, "Make an engine for them.")
+        check_planes("natural", natural, len(self._cells))
         folded = natural.new_zeros(len(natural), self._n_cells, 2).index_add_(1, self._cells, natural)
         values = folded.flatten(1) @ self._table_transposed
         total, scale = torch.empty_like(folded), folded.new_empty(len(folded))
@@ -81,22 +69,12 @@ class SamplingKernel:
         return mass.log() + scale, rotation, mass.square() / squares
 
 
-def make_sampling_kernel(
-    name: str | None,
-    frequencies: Int[Tensor, "irrep torus"],
-    dtype: torch.dtype,
-    device: torch.device,
-    proposal: Proposal,
-) -> SamplingKernel | None:
-    """Return the compiled code, or None where torch must do it."""
-    library = choose(name).library
-    if library is None or dtype != torch.float32 or not is_cpu(device):
-        return None
-    return SamplingKernel(library, frequencies, proposal)
+def _grow_tree(frequencies: Frequencies) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return a tree of cells, each with one a step nearer to 0 from which its wave follows by one product.
 
-
-def _grow_tree(frequencies: Int[Tensor, "irrep torus"]) -> Tree:
-    """Return the tree: equal frequencies share a cell, and steps between are added."""
+    Equal frequencies share a cell, and steps between are added. Of every cell: ω, which is 0 for cell 0; its parent;
+    its turn, 2j for exp(is_j) and 2j + 1 for exp(-is_j). Of every plane: its cell.
+    """
     n = frequencies.shape[1]
     cells: dict[tuple[int, ...], int] = {(0,) * n: 0}
     parents, turns = [0], [0]
@@ -112,4 +90,4 @@ def _grow_tree(frequencies: Int[Tensor, "irrep torus"]) -> Tree:
         return cells[omega]
 
     places = torch.tensor([grow(tuple(omega)) for omega in frequencies.tolist()])
-    return Tree(torch.tensor(list(cells)), torch.tensor(parents), torch.tensor(turns), places)
+    return torch.tensor(list(cells)), torch.tensor(parents), torch.tensor(turns), places
