@@ -4,8 +4,6 @@ A plane l carries two coordinates (x, y). Reading them as the complex number x +
 multiplies it by exp(i ω_l·s); the hot loops use that view, the formulas here spell it out.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -17,7 +17,7 @@ NAMES = re.compile(r"""["'](cpu|cuda|mps|meta)\b|\.(cpu|cuda)\(|set_default_devi
 READS = re.compile(r"\b(?:float|int|bool)\(|\.item\(\)|\.tolist\(\)|\.nonzero\(|\.unique\(|read_numbers\(")
 # What is done in every step of learning, and how often it looks at a value there; learning.py also once in an epoch.
 STEP = {"em.py": 0, "gradients.py": 0, "stiefel.py": 2, "torus.py": 0, "learning.py": 1}
-STEP["posterior/grid.py"] = 2  # whether the kernel left rows to torch, and it runs on the CPU alone
+STEP["posterior/base.py"] = 2  # whether the kernel left rows to torch, and it runs on the CPU alone
 
 
 def code_of(path: Path) -> str:

@@ -1,49 +1,29 @@
 """P(s | I, α), the posterior of the pose, behind one interface; engines by name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch
 
 from liesparse._checks import check_choice
-from liesparse.posterior.adaptive import AdaptiveEngine
-from liesparse.posterior.ascent import Ascent, Modes, pose_log_density, refine_poses
-from liesparse.posterior.base import (
-    Engine,
-    GridBased,
-    Moments,
-    Nodes,
-    log_likelihood,
-    natural_parameters,
-    pose_natural,
-)
-from liesparse.posterior.distribution import TorusPosterior
-from liesparse.posterior.grid import GridEngine, ReferenceEngine
-from liesparse.posterior.sampling import MOST_AXES_BY_GRID, SamplingEngine
+from liesparse.posterior.adaptive import AdaptiveEngine as AdaptiveEngine
+from liesparse.posterior.ascent import Ascent as Ascent
+from liesparse.posterior.ascent import Modes as Modes
+from liesparse.posterior.ascent import pose_log_density as pose_log_density
+from liesparse.posterior.ascent import refine_poses as refine_poses
+from liesparse.posterior.base import Device
+from liesparse.posterior.base import Engine as Engine
+from liesparse.posterior.base import GridBased as GridBased
+from liesparse.posterior.base import GridEngine as GridEngine
+from liesparse.posterior.base import Moments as Moments
+from liesparse.posterior.base import Nodes as Nodes
+from liesparse.posterior.base import ReferenceEngine as ReferenceEngine
+from liesparse.posterior.base import log_likelihood as log_likelihood
+from liesparse.posterior.base import natural_parameters as natural_parameters
+from liesparse.posterior.base import pose_natural as pose_natural
+from liesparse.posterior.distribution import TorusPosterior as TorusPosterior
+from liesparse.posterior.sampling import MOST_AXES_BY_GRID
+from liesparse.posterior.sampling import SamplingEngine as SamplingEngine
 from liesparse.torus import Frequencies
-
-__all__ = [
-    "AdaptiveEngine",
-    "Ascent",
-    "Engine",
-    "GridBased",
-    "GridEngine",
-    "Modes",
-    "Moments",
-    "Nodes",
-    "ReferenceEngine",
-    "SamplingEngine",
-    "TorusPosterior",
-    "engine_names",
-    "log_likelihood",
-    "make_engine",
-    "natural_parameters",
-    "pose_log_density",
-    "pose_natural",
-    "refine_poses",
-    "register_engine",
-]
 
 EngineFactory = Callable[..., Engine]  # called as (frequencies, n_grid, dtype=..., device=...)
 
@@ -65,12 +45,7 @@ def register_engine(name: str, factory: EngineFactory) -> None:
 
 
 def make_engine(
-    name: str,
-    frequencies: Frequencies,
-    n_grid: int = 50,
-    *,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | None = None,
+    name: str, frequencies: Frequencies, n_grid: int = 50, *, dtype: torch.dtype = torch.float32, device: Device = None
 ) -> Engine:
     """Make the engine ``name``; ``n_grid`` counts for the grid alone.
 

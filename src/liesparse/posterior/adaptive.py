@@ -8,10 +8,8 @@ peak; else, if the posterior is broad, over the whole fine grid. All three give 
 sum, up to points of negligible mass.
 """
 
-from __future__ import annotations
-
 import math
-from functools import cache, reduce
+from functools import cache, partial, reduce
 from typing import NamedTuple
 
 import torch
@@ -21,10 +19,9 @@ from torch import Tensor
 from liesparse import torus
 from liesparse._checks import check_frequencies
 from liesparse.posterior.ascent import Natural, PerImage
-from liesparse.posterior.base import Moments
-from liesparse.posterior.grid import GridEngine
-from liesparse.posterior.kernels.grid import LEVELS, GridKernel, Refinement
+from liesparse.posterior.base import Device, GridEngine, Moments
 from liesparse.posterior.kernels.library import Library
+from liesparse.posterior.kernels.sums import LEVELS, GridKernel
 from liesparse.posterior.separable import NEGLIGIBLE, Folded, SeparableSum, WindowSum, sum_points
 
 OVERSAMPLING = 1.55  # coarse points per axis over the 2·max|ω| + 1 that determine the polynomial
@@ -68,7 +65,7 @@ class AdaptiveEngine(GridEngine):
         frequencies: torus.Frequencies,
         *,
         dtype: torch.dtype = torch.float32,
-        device: torch.device | None = None,
+        device: Device = None,
         kernel: str | None = None,
     ) -> None:
         self._nyquist = 2 * int(check_frequencies(frequencies).abs().max()) + 1
@@ -76,7 +73,11 @@ class AdaptiveEngine(GridEngine):
         n_grid = self._n_coarse * DENSITY_REFINEMENTS.get(frequencies.shape[1], 1)
         self._spacing = 2 * math.pi / self._n_coarse
         super().__init__(frequencies, n_grid, dtype=dtype, device=device, kernel=kernel)
-        self._coarse = SeparableSum(self._box, torus.grid_axis(self._n_coarse), dtype=dtype)
+        table = partial(SeparableSum, self._box, dtype=dtype)
+        self._coarse = table(torus.grid_axis(self._n_coarse))
+        self._grid = cache(lambda n: table(torus.grid_axis(n)))
+        # The points of a coarse cell, around its node.
+        self._cell = cache(lambda n: table((torch.arange(n).double() - (n - 1) / 2) / n * self._spacing))
         self._turns = self._box.turns(torus.grid_axis(self._n_coarse), dtype)
         squares = torch.cartesian_prod(*self._box.ranges).reshape(self._box.n_cells, -1).double().square()
         squares = torch.cat((squares, squares.any(dim=1, keepdim=True)), dim=1)  # ω = 0 has no curvature
@@ -91,13 +92,12 @@ class AdaptiveEngine(GridEngine):
         numbers = torch.tensor((DOUBT * POINTS_PER_WIDTH, torch.finfo(self.dtype).tiny), dtype=torch.float64)
         self._doubt, self._tiny = self._to(numbers)
         self._make_levels()
-        self._grid = cache(self._make_grid)
-        self._cell = cache(self._make_cell)
 
     def _make_kernel(self, library: Library) -> GridKernel | None:
         finer = [n for n in LEVELS if n > self._n_coarse]
-        refinement = Refinement(KERNEL_LEAST_POINTS * self._nyquist, POINTS_PER_WIDTH, TAIL)
-        return GridKernel(library, self.frequencies, [self._n_coarse, *finer], refinement) if finer else None
+        least = KERNEL_LEAST_POINTS * self._nyquist
+        refinement = {"least_points": least, "points_per_width": POINTS_PER_WIDTH, "tail": TAIL}
+        return GridKernel(library, self.frequencies, [self._n_coarse, *finer], **refinement) if finer else None
 
     def _make_levels(self) -> None:
         """Tabulate what depends on the level, and the axes of all levels with windows, one behind the other."""
@@ -201,13 +201,6 @@ class AdaptiveEngine(GridEngine):
         turned = torch.view_as_real(torch.view_as_complex(table.expect(weights)) * turns)
         rotation = torch.zeros_like(folded).index_add_(0, rows, turned) / total[:, None, None]
         return Moments(peak + total.log() + self.torus_dim * math.log(self._spacing / n_cell), rotation)
-
-    def _make_grid(self, n_axis: int) -> SeparableSum:
-        return SeparableSum(self._box, torus.grid_axis(n_axis), dtype=self.dtype)
-
-    def _make_cell(self, n_cell: int) -> SeparableSum:
-        steps = (torch.arange(n_cell, dtype=torch.float64) - (n_cell - 1) / 2) / n_cell
-        return SeparableSum(self._box, steps * self._spacing, dtype=self.dtype)
 
     def _to(self, table: Tensor) -> Tensor:
         return table.to(self.device, self.dtype)

@@ -1,13 +1,11 @@
 """Climbing: FISTA on the codes α, and Newton steps to the modes of the pose's density."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from liesparse import torus
@@ -49,10 +47,6 @@ class Ascent(NamedTuple):
     variance: float
     exact: bool  # gradient of the likelihood, else the approximate one
     subgradient: bool  # of the sparsity with sign(0) = 0, else a proximal step
-
-    def rows(self, chosen: Bool[Tensor, " batch"]) -> Ascent:
-        """Return the same for some of the images."""
-        return self._replace(image_planes=self.image_planes[chosen])
 
     def climb(self, codes: Codes, expect_rotation: Callable[[Natural], Natural]) -> Codes:
         """Return the codes after all steps, where ``expect_rotation`` gives R̄ [Chau20, Algorithm 1 lines 4-9].
@@ -128,12 +122,7 @@ def refine_poses(natural: Natural, frequencies: Frequencies, poses: Poses, *, n_
 
 
 def find_modes(
-    natural: Natural,
-    frequencies: Frequencies,
-    starts: Float[Tensor, "batch start torus"],
-    n_modes: int,
-    *,
-    n_steps: int = N_STEPS,
+    natural: Natural, frequencies: Frequencies, starts: PosesOfModes, n_modes: int, *, n_steps: int = N_STEPS
 ) -> Modes:
     """Climb from all starts and keep the ``n_modes`` highest distinct modes.
 

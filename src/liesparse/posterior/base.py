@@ -1,6 +1,7 @@
-"""What every engine offers: integrals over the pose s under P(s) ∝ exp(η·T(s)) [Chau20, app. B]; and η of an image."""
+"""What every engine offers, integrals over the pose s under P(s) ∝ exp(η·T(s)) [Chau20, app. B], and how to get η.
 
-from __future__ import annotations
+The paper's quadrature on N points per axis is here too: dense sums as the definition reads, and separable ones.
+"""
 
 import math
 from abc import ABC, abstractmethod
@@ -15,12 +16,14 @@ from liesparse import torus
 from liesparse._checks import check_count, check_frequencies, check_images, reject
 from liesparse.model import Parameters, compose
 from liesparse.posterior.ascent import Ascent, Codes, Modes, Natural, PerImage, PosesOfModes, find_modes
-from liesparse.posterior.kernels.grid import GridKernel
-from liesparse.posterior.kernels.sampling import SamplingKernel
+from liesparse.posterior.kernels.library import Library, library_for
+from liesparse.posterior.kernels.sums import GridKernel, SamplingKernel
+from liesparse.posterior.separable import FrequencyBox, SeparableSum, sum_points
 from liesparse.torus import Frequencies
 
 N_CANDIDATES = 4  # places that are climbed for each mode that is asked for
 
+Device = torch.device | None  # None: where the frequencies are
 Images = Float[Tensor, "batch pixel"]
 OnGrid = Float[Tensor, "batch point"]
 
@@ -44,10 +47,9 @@ class Engine(ABC):
 
     _kernel: GridKernel | SamplingKernel | None = None
 
-    def __init__(
-        self, frequencies: Frequencies, *, dtype: torch.dtype = torch.float32, device: torch.device | None = None
-    ) -> None:
+    def __init__(self, frequencies: Frequencies, *, dtype: torch.dtype = torch.float32, device: Device = None) -> None:
         self.frequencies = check_frequencies(frequencies)
+        self.torus_dim = frequencies.shape[1]  # of the pose (paper: n)
         self.dtype = dtype
         self.device = frequencies.device if device is None else device
 
@@ -59,11 +61,6 @@ class Engine(ABC):
             own, wanted = getattr(self, name), getattr(parameters, name)
             if own != wanted:
                 reject("engine", f"{name} {wanted}, as the model has", str(own), f"Pass {name} to the engine.")
-
-    @property
-    def torus_dim(self) -> int:
-        """Dimension of the pose (paper: n)."""
-        return self.frequencies.shape[1]
 
     @property
     def kernel(self) -> str:
@@ -108,12 +105,7 @@ class GridBased(Engine):
     """An engine with ``n_grid`` points per axis, on which densities can be read."""
 
     def __init__(
-        self,
-        frequencies: Frequencies,
-        n_grid: int,
-        *,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | None = None,
+        self, frequencies: Frequencies, n_grid: int, *, dtype: torch.dtype = torch.float32, device: Device = None
     ) -> None:
         super().__init__(frequencies, dtype=dtype, device=device)
         self.n_grid = check_count("n_grid", n_grid, 2)
@@ -138,7 +130,7 @@ class GridBased(Engine):
 
     def density(self, natural: Natural) -> Float[Tensor, "batch *grid"]:
         """Return the posterior density on the grid, shape (batch, N, …, N); it integrates to 1."""
-        return self._on_axes(self.probabilities(natural) * math.exp(-self.log_cell))
+        return (self.probabilities(natural) * math.exp(-self.log_cell)).unflatten(1, [self.n_grid] * self.torus_dim)
 
     def marginal(self, natural: Natural, axis: int) -> OnGrid:
         """Return the density of s_axis alone on its grid."""
@@ -154,15 +146,84 @@ class GridBased(Engine):
         Where there are fewer than ``n_modes`` of them, other grid points fill the rows.
         """
         flat = self.values(natural)
-        values = self._on_axes(flat)
+        values = flat.unflatten(1, [self.n_grid] * self.torus_dim)
         peaks = torch.ones_like(values, dtype=torch.bool)
         for axis in range(1, self.torus_dim + 1):
             peaks &= (values >= values.roll(1, axis)) & (values >= values.roll(-1, axis))
         best = flat.masked_fill(~peaks.view_as(flat), -torch.inf).topk(min(n_modes, flat.shape[1]), dim=1)
         return self.points[best.indices].to(natural)
 
-    def _on_axes(self, flat: OnGrid) -> Float[Tensor, "batch *grid"]:
-        return flat.unflatten(1, (self.n_grid,) * self.torus_dim)
+
+class ReferenceEngine(GridBased):
+    """One sum over all N^n grid points for every integral [Chau20, sec. 3.2]: slow, obvious, the tests' oracle."""
+
+    def values(self, natural: Natural) -> OnGrid:
+        """Return η·T(s) at every grid point [Chau20, app. B]."""
+        return natural.flatten(1) @ self._statistics(natural).flatten(1).T
+
+    def moments(self, natural: Natural) -> Moments:
+        """Return ln Z(η) and R̄ = Σ_s P(s) R(s) [Chau20, app. B and C]."""
+        values = self.values(natural)
+        log_partition = torch.logsumexp(values, dim=1) + self.log_cell
+        rotation = torch.einsum("bp,plk->blk", torch.softmax(values, dim=1), self._statistics(natural))
+        return Moments(log_partition, rotation)
+
+    def _statistics(self, like: Tensor) -> Float[Tensor, "point irrep 2"]:
+        return torus.features(torus.phases(self.frequencies, self.points.double())).to(like)
+
+
+class GridEngine(GridBased):
+    """Quadrature on N points per axis, one axis at a time; same numbers as the dense one.
+
+    ``kernel`` names a compiled kernel, or torch; without it the best is taken that this processor can run.
+    """
+
+    _kernel: GridKernel | None
+
+    def __init__(
+        self,
+        frequencies: Frequencies,
+        n_grid: int,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: Device = None,
+        kernel: str | None = None,
+    ) -> None:
+        super().__init__(frequencies, n_grid, dtype=dtype, device=device)
+        self._box = FrequencyBox(frequencies, self.device)
+        self._separable = SeparableSum(self._box, torus.grid_axis(n_grid), dtype=dtype)
+        library = library_for(kernel, dtype, self.device)
+        self._kernel = self._make_kernel(library) if library is not None and self.torus_dim == 2 else None
+
+    def _make_kernel(self, library: Library) -> GridKernel | None:
+        return None if self.n_grid % 2 else GridKernel(library, self.frequencies, [self.n_grid])
+
+    def values(self, natural: Natural) -> OnGrid:
+        """Return η·T(s) at every grid point [Chau20, app. B]."""
+        return self._separable.evaluate(self._box.fold(natural))
+
+    def moments(self, natural: Natural) -> Moments:
+        """Return ln Z(η) and R̄ = E[R(s)] [Chau20, app. B and C]: by compiled code where it fits, else by torch."""
+        if self._kernel is None or natural.requires_grad:
+            return self._sum(natural)
+        log_partition, rotation, failed = self._kernel.moments(natural)
+        if bool(failed.any()):
+            log_partition[failed], rotation[failed] = self._sum(natural[failed])
+        return Moments(log_partition, rotation)
+
+    def _sum(self, natural: Natural) -> Moments:
+        log_partition, rotation = sum_points(self._box.fold(natural), self._separable, self.log_cell)
+        return Moments(log_partition, self._box.unfold(rotation))
+
+    def ascend(self, codes: Codes, ascent: Ascent) -> Codes:
+        """Return the codes after all steps of FISTA; they carry no gradient [Chau20, app. D]."""
+        if self._kernel is None:
+            return super().ascend(codes, ascent)
+        found, failed = self._kernel.ascend(codes, ascent)
+        if bool(failed.any()):
+            again = ascent._replace(image_planes=ascent.image_planes[failed])
+            found[failed] = super().ascend(codes[failed], again)
+        return found
 
 
 def natural_parameters(

@@ -5,8 +5,6 @@ products instead of one 2L × N² product, and the moments are their transposes.
 because this is where all of the time goes, and an FFT has no use for windows and odd sizes.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch
@@ -158,8 +156,6 @@ def sum_points(natural: Folded, table: SeparableSum | WindowSum, log_cell: float
     return (peak + total.log()).squeeze(1) + log_cell, table.expect(weights).div_(total[:, :, None])
 
 
-def _left(
-    matrix: Float[Tensor, "row inner"], stack: Float[Tensor, "batch inner rest"]
-) -> Float[Tensor, "batch row rest"]:
+def _left(matrix: Float[Tensor, "row inner"], stack: Float[Tensor, "batch inner rest"]) -> Float[Tensor, "batch _ _"]:
     """Multiply every matrix of a stack from the left; unlike ``@`` the result is always contiguous."""
     return torch.bmm(matrix.expand(len(stack), -1, -1), stack)
