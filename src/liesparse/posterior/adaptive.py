@@ -1,11 +1,10 @@
 """A fine grid of which only the part that matters is evaluated: accurate when sharp, cheap when broad.
 
-The log density is a trigonometric polynomial, so a coarse grid near its Nyquist rate sees every
-mode. Its height and its mean square frequency tell how fine a grid the posterior needs, and the
-largest coarse values along each axis in which box its mass lies. If a window of few points per axis
-covers the box, the sum goes over the window; else over the cells whose coarse node comes near the
-peak; else, if the posterior is broad, over the whole fine grid. All three give the same trapezoidal
-sum, up to points of negligible mass.
+The log density is a trigonometric polynomial, so a coarse grid near its Nyquist rate sees every mode. Its height and
+its mean square frequency tell how fine a grid the posterior needs, and the largest coarse values along each axis in
+which box its mass lies. If a window of few points per axis covers the box, the sum goes over the window; else over
+the cells whose coarse node comes near the peak; else, if the posterior is broad, over the whole fine grid. All three
+give the same trapezoidal sum, up to points of negligible mass.
 """
 
 import math

@@ -49,7 +49,7 @@ class Engine(ABC):
 
     def __init__(self, frequencies: Frequencies, *, dtype: torch.dtype = torch.float32, device: Device = None) -> None:
         self.frequencies = check_frequencies(frequencies)
-        self.torus_dim = frequencies.shape[1]  # of the pose (paper: n)
+        self.torus_dim = frequencies.shape[1]  #: dimension of the pose (paper: n)
         self.dtype = dtype
         self.device = frequencies.device if device is None else device
 
@@ -109,7 +109,7 @@ class GridBased(Engine):
     ) -> None:
         super().__init__(frequencies, dtype=dtype, device=device)
         self.n_grid = check_count("n_grid", n_grid, 2)
-        self.log_cell = self.torus_dim * math.log(2 * math.pi / n_grid)  # volume of a cell: the weight of a point
+        self.log_cell = self.torus_dim * math.log(2 * math.pi / n_grid)  #: log volume of a cell, its weight
 
     @cached_property
     def points(self) -> Float[Tensor, "point torus"]:

@@ -58,7 +58,7 @@ class TorusPosterior:
         if not bool(natural.isfinite().all()):
             reject("natural", "finite numbers", "NaN or infinite entries", "Check the images and codes.")
         self.natural = to_cpu(natural).double()
-        self.torus_dim = frequencies.shape[1]  # of the pose (paper: n)
+        self.torus_dim = frequencies.shape[1]  #: dimension of the pose (paper: n)
         self._padded = torch.nn.functional.pad(self.natural, (0, 0, 0, self.torus_dim))
 
     def __len__(self) -> int:
