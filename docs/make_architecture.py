@@ -40,7 +40,6 @@ ROOMS = {
     "lattice": "frequencies ω",
     "torus": "R(s)",
     "stiefel": "orthonormal W",
-    "fista": "momentum",
     "files": "sealed, tables",
     "parallel": "processes",
     "devices": "where to compute",

@@ -29,7 +29,7 @@ SETTINGS = {
 
 def can_run(kernel: str | None) -> bool:
     """Tell whether this processor has the kernel."""
-    code = "from liesparse.posterior.kernels import runnable; print(*runnable(), 'torch')"
+    code = "from liesparse.posterior.kernels.library import runnable; print(*runnable(), 'torch')"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return kernel is None or kernel in found.stdout.split()
 

@@ -4,66 +4,53 @@ A plane l carries two coordinates (x, y). Reading them as the complex number x +
 multiplies it by exp(i ω_l·s); the hot loops use that view, the formulas here spell it out.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch
 from jaxtyping import Complex, Float, Int
 from torch import Tensor
 
+Frequencies = Int[Tensor, "irrep torus"]  # ω
+Planes = Float[Tensor, "*batch irrep 2"]  # two coordinates in each plane
+Angles = Float[Tensor, "*batch irrep"]
 
-def phases(
-    frequencies: Int[Tensor, "irrep torus"], poses: Float[Tensor, "*batch torus"]
-) -> Float[Tensor, "*batch irrep"]:
+
+def phases(frequencies: Frequencies, poses: Float[Tensor, "*batch torus"]) -> Angles:
     """Return the angles ω_l·s by which R(s) turns each plane [Chau20, eq. 1]."""
     return poses @ frequencies.to(poses).T
 
 
-def rotate(
-    coords: Float[Tensor, "*batch irrep 2"], angles: Float[Tensor, "*batch irrep"]
-) -> Float[Tensor, "*batch irrep 2"]:
+def rotate(coords: Planes, angles: Angles) -> Planes:
     """Apply R(s): turn plane l by the angle ω_l·s [Chau20, eq. 1]."""
     return apply_mean_rotation(coords, features(angles))
 
 
-def apply_mean_rotation(
-    coords: Float[Tensor, "*batch irrep 2"], rotation: Float[Tensor, "*batch irrep 2"]
-) -> Float[Tensor, "*batch irrep 2"]:
+def apply_mean_rotation(coords: Planes, rotation: Planes) -> Planes:
     """Apply R̄ = E[R(s)], given as (E[cos ω·s], E[sin ω·s]) per plane [Chau20, app. C]."""
     cos, sin = rotation.unbind(-1)
     x, y = coords.unbind(-1)
     return torch.stack((cos * x - sin * y, sin * x + cos * y), dim=-1)
 
 
-def apply_mean_rotation_transposed(
-    coords: Float[Tensor, "*batch irrep 2"], rotation: Float[Tensor, "*batch irrep 2"]
-) -> Float[Tensor, "*batch irrep 2"]:
+def apply_mean_rotation_transposed(coords: Planes, rotation: Planes) -> Planes:
     """Apply R̄ᵀ, the transpose of :func:`apply_mean_rotation` [Chau20, app. C]."""
     return apply_mean_rotation(coords, conjugate(rotation))
 
 
-def conjugate(planes: Float[Tensor, "*batch irrep 2"]) -> Float[Tensor, "*batch irrep 2"]:
+def conjugate(planes: Planes) -> Planes:
     """Mirror planes: (x, y) becomes (x, -y)."""
     x, y = planes.unbind(-1)
     return torch.stack((x, -y), dim=-1)
 
 
-def to_planes(
-    group_basis: Float[Tensor, "pixel column"], images: Float[Tensor, "batch pixel"]
-) -> Float[Tensor, "batch irrep 2"]:
+def to_planes(group_basis: Float[Tensor, "pixel column"], images: Float[Tensor, "batch pixel"]) -> Planes:
     """Return WᵀI, one coordinate pair for each plane."""
     return (images @ group_basis).unflatten(-1, (-1, 2))
 
 
-def features(angles: Float[Tensor, "*batch irrep"]) -> Float[Tensor, "*batch irrep 2"]:
+def features(angles: Angles) -> Planes:
     """Return the sufficient statistics (cos ω_l·s, sin ω_l·s) [Chau20, app. B]."""
     return torch.stack((angles.cos(), angles.sin()), dim=-1)
-
-
-def as_complex(planes: Float[Tensor, "*batch irrep 2"]) -> Complex[Tensor, "*batch irrep"]:
-    """View planes (x, y) as complex numbers x + iy, without a copy."""
-    return torch.view_as_complex(planes)
 
 
 def complex_basis(group_basis: Float[Tensor, "pixel column"]) -> Complex[Tensor, "pixel column"]:

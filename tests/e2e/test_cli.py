@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from liesparse import __version__
-from liesparse.posterior.kernels import runnable
+from liesparse.posterior.kernels.library import runnable
 from liesparse.reproduce import bench
 from liesparse.run_directory import load_run
 from shell import COMMAND, run

@@ -135,7 +135,7 @@ def test_the_adaptive_engine_looks_and_sums_where_the_images_are(there):
     folded = engine._box.fold(pose_natural(model, images, codes))
     with Watch() as seen:
         need = engine._look(folded)
-        log_partition, rotation = engine._sum_window(folded, need)
+        log_partition, rotation = engine._sum_way(folded, need, 0)
     assert seen.places == {"meta"}
     assert not seen.copied
     assert (log_partition.shape, rotation.shape, need.way.shape) == ((BATCH,), folded.shape, (BATCH,))

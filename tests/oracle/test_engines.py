@@ -10,9 +10,15 @@ from liesparse import torus
 from liesparse.inference import infer_codes
 from liesparse.lattice import half_lattice
 from liesparse.model import reconstruct
-from liesparse.posterior import Ascent, ReferenceEngine, engine_names, make_engine, pose_log_density, register_engine
-from liesparse.posterior.ascent import ascend_codes
-from liesparse.posterior.registry import _FACTORIES
+from liesparse.posterior import (
+    _FACTORIES,
+    Ascent,
+    ReferenceEngine,
+    engine_names,
+    make_engine,
+    pose_log_density,
+    register_engine,
+)
 from liesparse.settings import Settings
 
 F64 = torch.float64
@@ -134,7 +140,7 @@ def test_the_ascent_is_fista(name, dtype, exact, make_model, draw):
     step = torch.tensor(0.2**2 / 3, dtype=F64)
     ascent = Ascent(planes, atoms, model.pose_prior, 15, step, 0.7, 0.04, exact, subgradient=True)
     start = torch.full((5, 4), 0.2, dtype=F64)
-    truth = ascend_codes(lambda natural: grid.moments(natural).rotation, start, ascent)
+    truth = ascent.climb(start, lambda natural: grid.moments(natural).rotation)
     narrow = ascent._replace(**{field: getattr(ascent, field).to(dtype) for field in ascent._fields[:3]})
     found = engine.ascend(start.to(dtype), narrow)
     assert float(truth.max()) > 0.2

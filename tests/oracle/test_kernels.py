@@ -15,7 +15,7 @@ from liesparse.lattice import half_lattice
 from liesparse.model import reconstruct
 from liesparse.posterior import AdaptiveEngine, GridEngine, ReferenceEngine, SamplingEngine, pose_natural
 from liesparse.posterior.kernels import library as library_module
-from liesparse.posterior.kernels import runnable
+from liesparse.posterior.kernels.library import runnable
 
 F64 = torch.float64
 KERNELS = runnable()  # a kernel that this processor can run but that is not installed is a failure, not a skip

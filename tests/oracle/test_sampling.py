@@ -23,8 +23,8 @@ from liesparse.posterior import (
     make_engine,
     pose_log_density,
 )
-from liesparse.posterior.kernels import runnable
-from liesparse.posterior.lattices import cloud_points, even_points
+from liesparse.posterior.kernels.library import runnable
+from liesparse.posterior.sampling import cloud_points, even_points
 from liesparse.reproduce.bench import relative_error
 from liesparse.settings import Settings
 from scale import own_images, own_naturals
@@ -273,7 +273,7 @@ def test_learning_with_three_transformations_gets_better():
 def test_the_posterior_as_an_object_uses_draws_where_a_cube_would_be_too_fine():
     frequencies, natural = own_naturals(3, 40, 2)
     posterior = TorusPosterior(natural, frequencies)
-    assert posterior._by_draws
+    assert isinstance(posterior._engine, SamplingEngine)
     grid = GridEngine(frequencies, 110, dtype=F64)
     points, weights = grid.points, grid.probabilities(natural.double())
     mean = torch.atan2(weights @ points.sin(), weights @ points.cos())

@@ -10,7 +10,7 @@ from liesparse import figures
 from liesparse.inference import infer_codes
 from liesparse.lattice import half_lattice
 from liesparse.posterior import GridEngine
-from liesparse.posterior.kernels import KERNEL_NAMES, runnable
+from liesparse.posterior.kernels.library import KERNEL_NAMES, runnable
 from liesparse.reproduce import bench
 
 SMALL = bench.Shape(batch=6)

@@ -18,7 +18,7 @@ READS = re.compile(r"\b(?:float|int|bool)\(|\.item\(\)|\.tolist\(\)|\.nonzero\(|
 # What is done in every step of learning, and how often it looks at a value there; learning.py also once in an epoch.
 STEP = {"em.py": 0, "inference.py": 2, "stiefel.py": 2, "torus.py": 0, "learning.py": 1}
 # inference.py looks at codes to start from, on the CPU alone.
-STEP["posterior/grid.py"] = 2  # whether the kernel left rows to torch, and it runs on the CPU alone
+STEP["posterior/base.py"] = 2  # whether the kernel left rows to torch, and it runs on the CPU alone
 
 
 def code_of(path: Path) -> str:

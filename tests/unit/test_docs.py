@@ -11,10 +11,9 @@ import pytest
 from typer.main import get_command
 
 import liesparse
-from liesparse import metrics
+from liesparse import metrics, posterior
 from liesparse.cli import app
 from liesparse.data import datasets
-from liesparse.posterior import registry
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -75,7 +74,7 @@ BLOCKS = [(page, number) for page in PAGES for number in range(len(python_blocks
 @pytest.fixture
 def registries():
     """Forget afterwards what a page registered."""
-    tables = (metrics._METRICS, registry._FACTORIES, datasets.DATASETS)
+    tables = (metrics._METRICS, posterior._FACTORIES, datasets.DATASETS)
     known = [dict(table) for table in tables]
     yield
     for table, before in zip(tables, known, strict=True):

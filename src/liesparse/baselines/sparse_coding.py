@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from liesparse._checks import check_count, check_images, check_matrix, check_real, check_unit_norm
-from liesparse.fista import fista
+from liesparse.posterior.ascent import fista
 
 
 @dataclass(frozen=True)

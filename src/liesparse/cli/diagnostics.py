@@ -48,7 +48,7 @@ def _look(data_dir: Path | None) -> dict[str, Any]:
     from liesparse import __version__
     from liesparse.data import list_datasets
     from liesparse.devices import choose_device
-    from liesparse.posterior.kernels import choose
+    from liesparse.posterior.kernels.library import choose
 
     kernel = choose()
     found: dict[str, Any] = {"liesparse": __version__, "python": platform.python_version()}

@@ -1,34 +1,57 @@
-"""P(s | I, α), the posterior of the pose, behind one interface; one file per engine."""
+"""P(s | I, α), the posterior of the pose, behind one interface; engines by name."""
 
-from liesparse.posterior.adaptive import AdaptiveEngine
-from liesparse.posterior.ascent import Ascent
-from liesparse.posterior.base import Engine, GridBased, Moments, Nodes
-from liesparse.posterior.distribution import TorusPosterior
-from liesparse.posterior.grid import GridEngine
-from liesparse.posterior.modes import Modes, pose_log_density, refine_poses
-from liesparse.posterior.natural import log_likelihood, natural_parameters, pose_natural
-from liesparse.posterior.reference import ReferenceEngine
-from liesparse.posterior.registry import engine_names, make_engine, register_engine
-from liesparse.posterior.sampling import SamplingEngine
+from collections.abc import Callable
 
-__all__ = [
-    "AdaptiveEngine",
-    "Ascent",
-    "Engine",
-    "GridBased",
-    "GridEngine",
-    "Modes",
-    "Moments",
-    "Nodes",
-    "ReferenceEngine",
-    "SamplingEngine",
-    "TorusPosterior",
-    "engine_names",
-    "log_likelihood",
-    "make_engine",
-    "natural_parameters",
-    "pose_log_density",
-    "pose_natural",
-    "refine_poses",
-    "register_engine",
-]
+import torch
+
+from liesparse._checks import check_choice
+from liesparse.posterior.adaptive import AdaptiveEngine as AdaptiveEngine
+from liesparse.posterior.ascent import Ascent as Ascent
+from liesparse.posterior.ascent import Modes as Modes
+from liesparse.posterior.ascent import pose_log_density as pose_log_density
+from liesparse.posterior.ascent import refine_poses as refine_poses
+from liesparse.posterior.base import Device
+from liesparse.posterior.base import Engine as Engine
+from liesparse.posterior.base import GridBased as GridBased
+from liesparse.posterior.base import GridEngine as GridEngine
+from liesparse.posterior.base import Moments as Moments
+from liesparse.posterior.base import Nodes as Nodes
+from liesparse.posterior.base import ReferenceEngine as ReferenceEngine
+from liesparse.posterior.base import log_likelihood as log_likelihood
+from liesparse.posterior.base import natural_parameters as natural_parameters
+from liesparse.posterior.base import pose_natural as pose_natural
+from liesparse.posterior.distribution import TorusPosterior as TorusPosterior
+from liesparse.posterior.sampling import MOST_AXES_BY_GRID
+from liesparse.posterior.sampling import SamplingEngine as SamplingEngine
+from liesparse.torus import Frequencies
+
+EngineFactory = Callable[..., Engine]  # called as (frequencies, n_grid, dtype=..., device=...)
+
+_FACTORIES: dict[str, EngineFactory] = {
+    "grid": GridEngine,
+    "adaptive": lambda frequencies, _, **where: AdaptiveEngine(frequencies, **where),
+    "sampling": lambda frequencies, _, **where: SamplingEngine(frequencies, **where),
+}
+
+
+def engine_names() -> tuple[str, ...]:
+    """Return the names that :func:`make_engine` knows."""
+    return ("auto", *_FACTORIES)
+
+
+def register_engine(name: str, factory: EngineFactory) -> None:
+    """Let ``posterior=name`` choose an engine of your own."""
+    _FACTORIES[name] = factory
+
+
+def make_engine(
+    name: str, frequencies: Frequencies, n_grid: int = 50, *, dtype: torch.dtype = torch.float32, device: Device = None
+) -> Engine:
+    """Make the engine ``name``; ``n_grid`` counts for the grid alone.
+
+    ``auto`` refines a grid for one and two transformations, and samples for more.
+    """
+    check_choice("posterior", name, engine_names())
+    if name == "auto":
+        name = "adaptive" if frequencies.shape[1] <= MOST_AXES_BY_GRID else "sampling"
+    return _FACTORIES[name](frequencies, n_grid, dtype=dtype, device=device)

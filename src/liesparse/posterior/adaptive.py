@@ -1,17 +1,14 @@
 """A fine grid of which only the part that matters is evaluated: accurate when sharp, cheap when broad.
 
-The log density is a trigonometric polynomial, so a coarse grid near its Nyquist rate sees every
-mode. Its height and its mean square frequency tell how fine a grid the posterior needs, and the
-largest coarse values along each axis in which box its mass lies. If a window of few points per axis
-covers the box, the sum goes over the window; else over the cells whose coarse node comes near the
-peak; else, if the posterior is broad, over the whole fine grid. All three give the same trapezoidal
-sum, up to points of negligible mass.
+The log density is a trigonometric polynomial, so a coarse grid near its Nyquist rate sees every mode. Its height and
+its mean square frequency tell how fine a grid the posterior needs, and the largest coarse values along each axis in
+which box its mass lies. If a window of few points per axis covers the box, the sum goes over the window; else over
+the cells whose coarse node comes near the peak; else, if the posterior is broad, over the whole fine grid. All three
+give the same trapezoidal sum, up to points of negligible mass.
 """
 
-from __future__ import annotations
-
 import math
-from functools import cache, reduce
+from functools import cache, partial, reduce
 from typing import NamedTuple
 
 import torch
@@ -20,10 +17,11 @@ from torch import Tensor
 
 from liesparse import torus
 from liesparse._checks import check_frequencies
-from liesparse.posterior.base import Moments
-from liesparse.posterior.grid import SeparableEngine
-from liesparse.posterior.kernels import Refinement, make_grid_kernel
-from liesparse.posterior.separable import NEGLIGIBLE, SeparableSum, WindowTables, outer, sum_points
+from liesparse.posterior.ascent import Natural, PerImage
+from liesparse.posterior.base import Device, GridEngine, Moments
+from liesparse.posterior.kernels.library import Library
+from liesparse.posterior.kernels.sums import LEVELS, GridKernel
+from liesparse.posterior.separable import NEGLIGIBLE, Folded, SeparableSum, WindowSum, sum_points
 
 OVERSAMPLING = 1.55  # coarse points per axis over the 2·max|ω| + 1 that determine the polynomial
 DENSITY_REFINEMENTS = {1: 4, 2: 4, 3: 2}  # points per coarse cell of the grid for densities and modes, by dimension
@@ -48,14 +46,14 @@ class _Need(NamedTuple):
 
     values: Float[Tensor, "*axes all"]  # η·T(s) at the coarse nodes
     rows: Int[Tensor, " batch"] | None  # which of them are meant; None: all
-    peak: Float[Tensor, " batch"]  # the largest value
+    peak: PerImage  # the largest value
     curvature: Float[Tensor, "torus batch"]  # at the peak
     level: Int[Tensor, " batch"]  # how fine a grid resolves the posterior
     centre: Float[Tensor, "torus batch"]  # of the box with its mass, in quarters of a cell
     way: Int[Tensor, " batch"]  # 0 if a window covers the box, else one more than the group of the level
 
 
-class AdaptiveEngine(SeparableEngine):
+class AdaptiveEngine(GridEngine):
     """Quadrature as fine as each posterior needs, where its mass is.
 
     ``n_grid`` concerns only the methods that return values on a grid, such as ``density``.
@@ -63,29 +61,42 @@ class AdaptiveEngine(SeparableEngine):
 
     def __init__(
         self,
-        frequencies: Int[Tensor, "irrep torus"],
+        frequencies: torus.Frequencies,
         *,
         dtype: torch.dtype = torch.float32,
-        device: torch.device | None = None,
+        device: Device = None,
         kernel: str | None = None,
     ) -> None:
         self._nyquist = 2 * int(check_frequencies(frequencies).abs().max()) + 1
         self._n_coarse = max(6, 2 * math.ceil(OVERSAMPLING * self._nyquist / 2))
         n_grid = self._n_coarse * DENSITY_REFINEMENTS.get(frequencies.shape[1], 1)
-        super().__init__(frequencies, n_grid, dtype=dtype, device=device)
         self._spacing = 2 * math.pi / self._n_coarse
-        self._coarse = SeparableSum(self._box, torus.grid_axis(self._n_coarse), dtype=dtype)
+        super().__init__(frequencies, n_grid, dtype=dtype, device=device, kernel=kernel)
+        table = partial(SeparableSum, self._box, dtype=dtype)
+        self._coarse = table(torus.grid_axis(self._n_coarse))
+        self._grid = cache(lambda n: table(torus.grid_axis(n)))
+        # The points of a coarse cell, around its node.
+        self._cell = cache(lambda n: table((torch.arange(n).double() - (n - 1) / 2) / n * self._spacing))
         self._turns = self._box.turns(torus.grid_axis(self._n_coarse), dtype)
-        squares = self._box.squares()
+        squares = torch.cartesian_prod(*self._box.ranges).reshape(self._box.n_cells, -1).double().square()
         squares = torch.cat((squares, squares.any(dim=1, keepdim=True)), dim=1)  # ω = 0 has no curvature
         self._squares = self._to(squares.repeat_interleave(2, dim=0))  # (ω₁², …, ω_n², 1) of both coordinates
         self._still = next(iter((squares[:, -1] == 0).nonzero().flatten().tolist()), None)
+        node = torch.eye(self._n_coarse, dtype=torch.float64)
+        between = (9 * (node + node.roll(1, 1)) - node.roll(-1, 1) - node.roll(2, 1)) / 16  # a cubic through four
+        self._halves = self._to(torch.stack((node, between), dim=1).flatten(0, 1))
+        halves = torch.arange(2 * self._n_coarse, dtype=torch.float64)
+        steps = (halves[:, None] - halves[::2] + self._n_coarse) % len(halves) - self._n_coarse
+        self._steps = self._to(steps + 0.5 * steps.sign())  # from each node to just behind each half node
+        numbers = torch.tensor((DOUBT * POINTS_PER_WIDTH, torch.finfo(self.dtype).tiny), dtype=torch.float64)
+        self._doubt, self._tiny = self._to(numbers)
         self._make_levels()
-        self._make_profile()
-        refinement = Refinement(KERNEL_LEAST_POINTS * self._nyquist, POINTS_PER_WIDTH, TAIL)
-        self._kernel = make_grid_kernel(kernel, frequencies, self._n_coarse, dtype, self.device, refinement)
-        self._grid = cache(self._make_grid)
-        self._cell = cache(self._make_cell)
+
+    def _make_kernel(self, library: Library) -> GridKernel | None:
+        finer = [n for n in LEVELS if n > self._n_coarse]
+        least = KERNEL_LEAST_POINTS * self._nyquist
+        refinement = {"least_points": least, "points_per_width": POINTS_PER_WIDTH, "tail": TAIL}
+        return GridKernel(library, self.frequencies, [self._n_coarse, *finer], **refinement) if finer else None
 
     def _make_levels(self) -> None:
         """Tabulate what depends on the level, and the axes of all levels with windows, one behind the other."""
@@ -100,7 +111,7 @@ class AdaptiveEngine(SeparableEngine):
         self._scales = self._to(sizes / (2 * self._n_coarse))  # points per half cell
         windowed = sizes[sizes <= FINEST_WINDOW * self._n_coarse].long()
         axes = [torch.arange(n + N_WINDOW).double() * (2 * math.pi / n) for n in windowed.tolist()]
-        self._windows = WindowTables(self._box, torch.cat(axes), dtype=self.dtype)
+        self._windows = self._box.turns(torch.cat(axes), self.dtype)
         starts = (windowed + N_WINDOW).cumsum(0) - windowed - N_WINDOW
         self._periods, self._starts = windowed.to(self.device), starts.to(self.device)
         tried = (sizes >= N_WINDOW) & (sizes <= windowed[-1])
@@ -109,22 +120,7 @@ class AdaptiveEngine(SeparableEngine):
         self._ways = ((levels + LEVELS_PER_GROUP - 1) // LEVELS_PER_GROUP + 1).to(self.device)
         self._sizes = sizes.long().tolist()
 
-    def _make_profile(self) -> None:
-        """Tabulate what finds the box."""
-        node = torch.eye(self._n_coarse, dtype=torch.float64)
-        between = (9 * (node + node.roll(1, 1)) - node.roll(-1, 1) - node.roll(2, 1)) / 16  # a cubic through four
-        self._halves = self._to(torch.stack((node, between), dim=1).flatten(0, 1))
-        halves = torch.arange(2 * self._n_coarse, dtype=torch.float64)
-        steps = (halves[:, None] - halves[::2] + self._n_coarse) % len(halves) - self._n_coarse
-        self._steps = self._to(steps + 0.5 * steps.sign())  # from each node to just behind each half node
-        numbers = torch.tensor((DOUBT * POINTS_PER_WIDTH, torch.finfo(self.dtype).tiny), dtype=torch.float64)
-        self._doubt, self._tiny = self._to(numbers)
-
-    def values(self, natural: Float[Tensor, "batch irrep 2"]) -> Float[Tensor, "batch point"]:
-        """Return η·T(s) at every grid point [Chau20, app. B]."""
-        return self._grid(self.n_grid).evaluate(self._box.fold(natural))
-
-    def _sum(self, natural: Float[Tensor, "batch irrep 2"]) -> Moments:
+    def _sum(self, natural: Natural) -> Moments:
         folded = self._box.fold(natural)
         need = self._look(folded.detach())
         ways = set(need.way.tolist())
@@ -134,12 +130,14 @@ class AdaptiveEngine(SeparableEngine):
             log_partition, rotation = torch.empty_like(need.peak), torch.empty_like(folded)
         for way in ways:
             rows = (need.way == way).nonzero().flatten()
-            part = self._sum_way(folded.index_select(0, rows), _take(need, rows), way)
+            # The values stay together until they are needed.
+            theirs = _Need(need.values, rows, *(number.index_select(-1, rows) for number in need[2:]))
+            part = self._sum_way(folded.index_select(0, rows), theirs, way)
             log_partition.index_copy_(0, rows, part.log_partition)
             rotation.index_copy_(0, rows, part.rotation)
         return Moments(log_partition, self._box.unfold(rotation))
 
-    def _look(self, folded: Float[Tensor, "batch folded 2"]) -> _Need:
+    def _look(self, folded: Folded) -> _Need:
         """Evaluate the coarse grid and find the box; the curvature at the peak is its height times the mean of ω²."""
         values = self._coarse.evaluate_columns(folded)
         axes = range(self.torus_dim)
@@ -164,21 +162,14 @@ class AdaptiveEngine(SeparableEngine):
         way = self._ways.index_select(0, level).masked_fill_(covered, 0)
         return _Need(values, None, peak, curvature, level, centre, way)
 
-    def _sum_way(self, folded: Float[Tensor, "batch folded 2"], need: _Need, way: int) -> Moments:
-        """Sum in one of the ways that :meth:`_look` finds."""
+    def _sum_way(self, folded: Folded, need: _Need, way: int) -> Moments:
+        """Sum over a window around the box (way 0), over the cells that matter, or over all where that is cheaper."""
         if way == 0:
-            return self._sum_window(folded, need)
-        return self._sum_part_or_all(folded, need, self._sizes[::LEVELS_PER_GROUP][way - 1])
-
-    def _sum_window(self, folded: Float[Tensor, "batch folded 2"], need: _Need) -> Moments:
-        """Sum over a window around the centre of the box."""
-        tables = (self._scales, self._periods, self._starts, self._log_cells)
-        scale, period, start, log_cell = (table.index_select(0, need.level) for table in tables)
-        first = (need.centre * scale).add_(1 - N_WINDOW).mul_(0.5).round_().long().remainder_(period)
-        return Moments(*sum_points(folded, self._windows.select(first.add_(start), N_WINDOW), log_cell))
-
-    def _sum_part_or_all(self, folded: Float[Tensor, "batch folded 2"], need: _Need, n_axis: int) -> Moments:
-        """Sum over the cells that matter, or over the whole fine grid where that is cheaper."""
+            tables = (self._scales, self._periods, self._starts, self._log_cells)
+            scale, period, start, log_cells = (table.index_select(0, need.level) for table in tables)
+            first = (need.centre * scale).add_(1 - N_WINDOW).mul_(0.5).round_().long().remainder_(period)
+            return Moments(*sum_points(folded, WindowSum(self._windows, first.add_(start), N_WINDOW), log_cells))
+        n_axis = self._sizes[::LEVELS_PER_GROUP][way - 1]
         n_cell, log_cell = math.ceil(n_axis / self._n_coarse), self.torus_dim * math.log(2 * math.pi / n_axis)
         if n_cell == 1 or (n_axis <= BROAD * self._n_coarse and self.torus_dim <= 2):
             return Moments(*sum_points(folded, self._grid(n_axis), log_cell))
@@ -195,28 +186,20 @@ class AdaptiveEngine(SeparableEngine):
             log_partition[rows], rotation[rows] = self._sum_cells(folded[rows], active[rows], n_cell)
         return Moments(log_partition, rotation)
 
-    def _sum_cells(
-        self, folded: Float[Tensor, "batch folded 2"], active: Bool[Tensor, "batch point"], n_cell: int
-    ) -> Moments:
+    def _sum_cells(self, folded: Folded, active: Bool[Tensor, "batch point"], n_cell: int) -> Moments:
         """Sum over the fine points of the active coarse cells, turned so that all cells share one table."""
         table = self._cell(n_cell)
         rows, *nodes = active.unflatten(1, [self._n_coarse] * self.torus_dim).nonzero(as_tuple=True)
-        turns = reduce(outer, (turn[node] for turn, node in zip(self._turns, nodes, strict=True)))
-        weights = table.evaluate(torch.view_as_real(torus.as_complex(folded)[rows] * turns.conj()))
+        by_axis = (turn[node] for turn, node in zip(self._turns, nodes, strict=True))
+        turns = reduce(lambda left, right: (left[:, :, None] * right[:, None]).flatten(1), by_axis)
+        weights = table.evaluate(torch.view_as_real(torch.view_as_complex(folded)[rows] * turns.conj()))
         peaks = weights.detach().amax(dim=1)
         peak = folded.new_full((len(folded),), -torch.inf).scatter_reduce(0, rows, peaks, "amax")
         weights.sub_(peak[rows, None]).clamp_(min=NEGLIGIBLE).exp_()
         total = torch.zeros_like(peak).index_add_(0, rows, weights.sum(dim=1))
-        turned = torch.view_as_real(torus.as_complex(table.expect(weights)) * turns)
+        turned = torch.view_as_real(torch.view_as_complex(table.expect(weights)) * turns)
         rotation = torch.zeros_like(folded).index_add_(0, rows, turned) / total[:, None, None]
         return Moments(peak + total.log() + self.torus_dim * math.log(self._spacing / n_cell), rotation)
-
-    def _make_grid(self, n_axis: int) -> SeparableSum:
-        return SeparableSum(self._box, torus.grid_axis(n_axis), dtype=self.dtype)
-
-    def _make_cell(self, n_cell: int) -> SeparableSum:
-        steps = (torch.arange(n_cell, dtype=torch.float64) - (n_cell - 1) / 2) / n_cell
-        return SeparableSum(self._box, steps * self._spacing, dtype=self.dtype)
 
     def _to(self, table: Tensor) -> Tensor:
         return table.to(self.device, self.dtype)
@@ -226,8 +209,3 @@ def _chunks(chosen: Bool[Tensor, " batch"], n_points: int) -> tuple[Int[Tensor, 
     """Return the chosen rows, so many at a time that their points fit."""
     rows = chosen.nonzero().flatten()
     return rows.split(max(1, CHUNK // max(1, n_points))) if len(rows) else ()
-
-
-def _take(need: _Need, rows: Int[Tensor, " chosen"]) -> _Need:
-    """Keep some rows; the values stay together until they are needed."""
-    return _Need(need.values, rows, *(number.index_select(-1, rows) for number in need[2:]))

@@ -1,6 +1,7 @@
-"""What every engine offers: integrals over the pose s under P(s) ∝ exp(η·T(s)) [Chau20, app. B]."""
+"""What every engine offers, integrals over the pose s under P(s) ∝ exp(η·T(s)) [Chau20, app. B], and how to get η.
 
-from __future__ import annotations
+The paper's quadrature on N points per axis is here too: dense sums as the definition reads, and separable ones.
+"""
 
 import math
 from abc import ABC, abstractmethod
@@ -8,43 +9,47 @@ from functools import cached_property
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from liesparse import torus
-from liesparse._checks import check_count, check_frequencies, reject
-from liesparse.model import Parameters
-from liesparse.posterior.ascent import Ascent, ascend_codes
-from liesparse.posterior.modes import Modes, find_modes
+from liesparse._checks import check_count, check_frequencies, check_images, reject
+from liesparse.model import Parameters, compose
+from liesparse.posterior.ascent import Ascent, Codes, Modes, Natural, PerImage, PosesOfModes, find_modes
+from liesparse.posterior.kernels.library import Library, library_for
+from liesparse.posterior.kernels.sums import GridKernel, SamplingKernel
+from liesparse.posterior.separable import FrequencyBox, SeparableSum, sum_points
+from liesparse.torus import Frequencies
 
 N_CANDIDATES = 4  # places that are climbed for each mode that is asked for
+
+Device = torch.device | None  # None: where the frequencies are
+Images = Float[Tensor, "batch pixel"]
+OnGrid = Float[Tensor, "batch point"]
 
 
 class Moments(NamedTuple):
     """ln Z(η) and R̄ = E[R(s)], the latter as (E[cos ω_l·s], E[sin ω_l·s]) for each plane."""
 
-    log_partition: Float[Tensor, " batch"]
-    rotation: Float[Tensor, "batch irrep 2"]
+    log_partition: PerImage
+    rotation: Natural
 
 
 class Nodes(NamedTuple):
     """Points of a sum in place of an integral: ∫ f(s) exp(η·T(s)) ds is about Σ exp(log_weight) f(pose)."""
 
     poses: Float[Tensor, "one_or_batch point torus"]
-    log_weights: Float[Tensor, "batch point"]
+    log_weights: OnGrid
 
 
 class Engine(ABC):
     """Integrals over the torus for one set of frequencies."""
 
-    def __init__(
-        self,
-        frequencies: Int[Tensor, "irrep torus"],
-        *,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | None = None,
-    ) -> None:
+    _kernel: GridKernel | SamplingKernel | None = None
+
+    def __init__(self, frequencies: Frequencies, *, dtype: torch.dtype = torch.float32, device: Device = None) -> None:
         self.frequencies = check_frequencies(frequencies)
+        self.torus_dim = frequencies.shape[1]  #: dimension of the pose (paper: n)
         self.dtype = dtype
         self.device = frequencies.device if device is None else device
 
@@ -52,73 +57,59 @@ class Engine(ABC):
         """Reject a model with other frequencies, another floating point type, or on another device."""
         if not self.frequencies.equal(parameters.frequencies):
             reject("engine", "the model's own frequencies", "other ones", "Make it from parameters.frequencies.")
-        if self.dtype != parameters.dtype:
-            reject(
-                "engine", f"dtype {parameters.dtype}, as the model has", str(self.dtype), "Pass dtype to the engine."
-            )
-        if self.device != parameters.device:
-            got = str(self.device)
-            reject("engine", f"device {parameters.device}, as the model has", got, "Pass device to the engine.")
+        for name in ("dtype", "device"):
+            own, wanted = getattr(self, name), getattr(parameters, name)
+            if own != wanted:
+                reject("engine", f"{name} {wanted}, as the model has", str(own), f"Pass {name} to the engine.")
 
     @property
-    def torus_dim(self) -> int:
-        """Dimension of the pose (paper: n)."""
-        return self.frequencies.shape[1]
+    def kernel(self) -> str:
+        """What does the sums: the name of a compiled kernel, or torch."""
+        return "torch" if self._kernel is None else self._kernel.library.name
 
     @abstractmethod
-    def moments(self, natural: Float[Tensor, "batch irrep 2"]) -> Moments:
+    def moments(self, natural: Natural) -> Moments:
         """Return ln Z(η) and R̄ = E[R(s)] [Chau20, app. B and C]."""
 
     @abstractmethod
-    def nodes(self, natural: Float[Tensor, "batch irrep 2"]) -> Nodes:
+    def nodes(self, natural: Natural) -> Nodes:
         """Return the points over which the engine sums, and their log weights."""
 
     @abstractmethod
-    def coarse_modes(self, natural: Float[Tensor, "batch irrep 2"], n_modes: int) -> Float[Tensor, "batch mode torus"]:
+    def coarse_modes(self, natural: Natural, n_modes: int) -> PosesOfModes:
         """Return the best of the engine's own points, best first, one for each hill as far as these points tell."""
 
-    def log_partition(self, natural: Float[Tensor, "batch irrep 2"]) -> Float[Tensor, " batch"]:
+    def log_partition(self, natural: Natural) -> PerImage:
         """Return ln Z(η) = ln ∫ exp(η·T(s)) ds over [0, 2π)ⁿ [Chau20, app. B]."""
         return self.moments(natural).log_partition
 
-    def log_density(
-        self, natural: Float[Tensor, "batch irrep 2"], poses: Float[Tensor, "batch point torus"]
-    ) -> Float[Tensor, "batch point"]:
+    def log_density(self, natural: Natural, poses: Float[Tensor, "batch point torus"]) -> OnGrid:
         """Return ln P(s) = η·T(s) - ln Z(η) at any poses [Chau20, app. B]."""
         features = torus.features(torus.phases(self.frequencies, poses))
         return torch.einsum("blc,bklc->bk", natural, features) - self.log_partition(natural)[:, None]
 
-    def modes(self, natural: Float[Tensor, "batch irrep 2"], n_modes: int = 1) -> Modes:
+    def modes(self, natural: Natural, n_modes: int = 1) -> Modes:
         """Return the highest distinct modes, refined between the engine's points."""
         return find_modes(natural, self.frequencies, self.coarse_modes(natural, N_CANDIDATES * n_modes), n_modes)
 
-    def effective_sample_size(self, natural: Float[Tensor, "batch irrep 2"]) -> Float[Tensor, " batch"]:
+    def effective_sample_size(self, natural: Natural) -> PerImage:
         """Return how many equally weighted draws would tell as much: infinite where the integral is a full sum."""
         return natural.new_full((len(natural),), torch.inf)
 
-    def ascend(self, codes: Float[Tensor, "batch component"], ascent: Ascent) -> Float[Tensor, "batch component"]:
+    def ascend(self, codes: Codes, ascent: Ascent) -> Codes:
         """Return the codes after all steps of FISTA; they carry no gradient [Chau20, app. D]."""
-        return ascend_codes(lambda natural: self.moments(natural).rotation, codes, ascent)
+        return ascent.climb(codes, lambda natural: self.moments(natural).rotation)
 
 
 class GridBased(Engine):
     """An engine with ``n_grid`` points per axis, on which densities can be read."""
 
     def __init__(
-        self,
-        frequencies: Int[Tensor, "irrep torus"],
-        n_grid: int,
-        *,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | None = None,
+        self, frequencies: Frequencies, n_grid: int, *, dtype: torch.dtype = torch.float32, device: Device = None
     ) -> None:
         super().__init__(frequencies, dtype=dtype, device=device)
         self.n_grid = check_count("n_grid", n_grid, 2)
-
-    @property
-    def log_cell(self) -> float:
-        """Log volume of one grid cell, the weight of a point in the quadrature."""
-        return self.torus_dim * math.log(2 * math.pi / self.n_grid)
+        self.log_cell = self.torus_dim * math.log(2 * math.pi / n_grid)  #: log volume of a cell, its weight
 
     @cached_property
     def points(self) -> Float[Tensor, "point torus"]:
@@ -126,23 +117,22 @@ class GridBased(Engine):
         return torus.grid_points(self.n_grid, self.torus_dim, dtype=self.dtype).to(self.device)
 
     @abstractmethod
-    def values(self, natural: Float[Tensor, "batch irrep 2"]) -> Float[Tensor, "batch point"]:
+    def values(self, natural: Natural) -> OnGrid:
         """Return η·T(s), the unnormalised log density, at every grid point [Chau20, app. B]."""
 
-    def nodes(self, natural: Float[Tensor, "batch irrep 2"]) -> Nodes:
+    def nodes(self, natural: Natural) -> Nodes:
         """Return the points of the grid."""
         return Nodes(self.points[None].to(natural), self.values(natural) + self.log_cell)
 
-    def probabilities(self, natural: Float[Tensor, "batch irrep 2"]) -> Float[Tensor, "batch point"]:
+    def probabilities(self, natural: Natural) -> OnGrid:
         """Return the probability of each grid cell under P(s | I, α) [Chau20, app. B]."""
         return torch.softmax(self.values(natural), dim=1)
 
-    def density(self, natural: Float[Tensor, "batch irrep 2"]) -> Float[Tensor, "batch *grid"]:
+    def density(self, natural: Natural) -> Float[Tensor, "batch *grid"]:
         """Return the posterior density on the grid, shape (batch, N, …, N); it integrates to 1."""
-        shape = (len(natural),) + (self.n_grid,) * self.torus_dim
-        return (self.probabilities(natural) * math.exp(-self.log_cell)).view(shape)
+        return (self.probabilities(natural) * math.exp(-self.log_cell)).unflatten(1, [self.n_grid] * self.torus_dim)
 
-    def marginal(self, natural: Float[Tensor, "batch irrep 2"], axis: int) -> Float[Tensor, "batch point"]:
+    def marginal(self, natural: Natural, axis: int) -> OnGrid:
         """Return the density of s_axis alone on its grid."""
         if not 0 <= axis < self.torus_dim:
             reject("axis", f"0 <= axis < torus_dim = {self.torus_dim}", str(axis), "Axes count from 0.")
@@ -150,15 +140,118 @@ class GridBased(Engine):
         density = self.density(natural)
         return density.sum(dim=others) * (2 * math.pi / self.n_grid) ** len(others) if others else density
 
-    def coarse_modes(self, natural: Float[Tensor, "batch irrep 2"], n_modes: int) -> Float[Tensor, "batch mode torus"]:
+    def coarse_modes(self, natural: Natural, n_modes: int) -> PosesOfModes:
         """Return the highest local maxima on the grid, the best grid point first [Chau20, sec. 5].
 
         Where there are fewer than ``n_modes`` of them, other grid points fill the rows.
         """
         flat = self.values(natural)
-        values = flat.view((len(natural),) + (self.n_grid,) * self.torus_dim)
+        values = flat.unflatten(1, [self.n_grid] * self.torus_dim)
         peaks = torch.ones_like(values, dtype=torch.bool)
         for axis in range(1, self.torus_dim + 1):
             peaks &= (values >= values.roll(1, axis)) & (values >= values.roll(-1, axis))
         best = flat.masked_fill(~peaks.view_as(flat), -torch.inf).topk(min(n_modes, flat.shape[1]), dim=1)
         return self.points[best.indices].to(natural)
+
+
+class ReferenceEngine(GridBased):
+    """One sum over all N^n grid points for every integral [Chau20, sec. 3.2]: slow, obvious, the tests' oracle."""
+
+    def values(self, natural: Natural) -> OnGrid:
+        """Return η·T(s) at every grid point [Chau20, app. B]."""
+        return natural.flatten(1) @ self._statistics(natural).flatten(1).T
+
+    def moments(self, natural: Natural) -> Moments:
+        """Return ln Z(η) and R̄ = Σ_s P(s) R(s) [Chau20, app. B and C]."""
+        values = self.values(natural)
+        log_partition = torch.logsumexp(values, dim=1) + self.log_cell
+        rotation = torch.einsum("bp,plk->blk", torch.softmax(values, dim=1), self._statistics(natural))
+        return Moments(log_partition, rotation)
+
+    def _statistics(self, like: Tensor) -> Float[Tensor, "point irrep 2"]:
+        return torus.features(torus.phases(self.frequencies, self.points.double())).to(like)
+
+
+class GridEngine(GridBased):
+    """Quadrature on N points per axis, one axis at a time; same numbers as the dense one.
+
+    ``kernel`` names a compiled kernel, or torch; without it the best is taken that this processor can run.
+    """
+
+    _kernel: GridKernel | None
+
+    def __init__(
+        self,
+        frequencies: Frequencies,
+        n_grid: int,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: Device = None,
+        kernel: str | None = None,
+    ) -> None:
+        super().__init__(frequencies, n_grid, dtype=dtype, device=device)
+        self._box = FrequencyBox(frequencies, self.device)
+        self._separable = SeparableSum(self._box, torus.grid_axis(n_grid), dtype=dtype)
+        library = library_for(kernel, dtype, self.device)
+        self._kernel = self._make_kernel(library) if library is not None and self.torus_dim == 2 else None
+
+    def _make_kernel(self, library: Library) -> GridKernel | None:
+        return None if self.n_grid % 2 else GridKernel(library, self.frequencies, [self.n_grid])
+
+    def values(self, natural: Natural) -> OnGrid:
+        """Return η·T(s) at every grid point [Chau20, app. B]."""
+        return self._separable.evaluate(self._box.fold(natural))
+
+    def moments(self, natural: Natural) -> Moments:
+        """Return ln Z(η) and R̄ = E[R(s)] [Chau20, app. B and C]: by compiled code where it fits, else by torch."""
+        if self._kernel is None or natural.requires_grad:
+            return self._sum(natural)
+        log_partition, rotation, failed = self._kernel.moments(natural)
+        if bool(failed.any()):
+            log_partition[failed], rotation[failed] = self._sum(natural[failed])
+        return Moments(log_partition, rotation)
+
+    def _sum(self, natural: Natural) -> Moments:
+        log_partition, rotation = sum_points(self._box.fold(natural), self._separable, self.log_cell)
+        return Moments(log_partition, self._box.unfold(rotation))
+
+    def ascend(self, codes: Codes, ascent: Ascent) -> Codes:
+        """Return the codes after all steps of FISTA; they carry no gradient [Chau20, app. D]."""
+        if self._kernel is None:
+            return super().ascend(codes, ascent)
+        found, failed = self._kernel.ascend(codes, ascent)
+        if bool(failed.any()):
+            again = ascent._replace(image_planes=ascent.image_planes[failed])
+            found[failed] = super().ascend(codes[failed], again)
+        return found
+
+
+def natural_parameters(
+    shape_planes: Natural, image_planes: Natural, noise_std: float, pose_prior: Float[Tensor, "irrep 2"]
+) -> Natural:
+    """Return η̂ = η + (u₁v₁ + u₂v₂, u₁v₂ - u₂v₁)/σ² for each plane [Chau20, app. B].
+
+    u are the planes of the untransformed shape WᵀΦα, v those of the image WᵀI.
+    """
+    u1, u2 = shape_planes.unbind(-1)
+    v1, v2 = image_planes.unbind(-1)
+    evidence = torch.stack((u1 * v1 + u2 * v2, u1 * v2 - u2 * v1), dim=-1)
+    return pose_prior + evidence / noise_std**2
+
+
+def pose_natural(parameters: Parameters, images: Images, codes: Codes) -> Natural:
+    """Return η̂ of P(s | I, α) [Chau20, app. B]."""
+    shape_planes = parameters.to_planes(compose(parameters, codes))
+    return natural_parameters(shape_planes, parameters.to_planes(images), parameters.noise_std, parameters.pose_prior)
+
+
+def log_likelihood(parameters: Parameters, images: Images, codes: Codes, engine: Engine) -> PerImage:
+    """Return ln P(I | α) with the pose integrated out [Chau20, app. B, last line]."""
+    engine.check_fits(parameters)
+    check_images(images, parameters.n_pixels, parameters.dtype)
+    shape_planes = parameters.to_planes(compose(parameters, codes))
+    variance = parameters.noise_std**2
+    energy = (shape_planes.square().sum(dim=(1, 2)) + images.square().sum(dim=1)) / (2 * variance)
+    constant = 0.5 * parameters.n_pixels * math.log(2 * math.pi * variance)
+    prior = engine.log_partition(parameters.pose_prior[None])
+    return engine.log_partition(pose_natural(parameters, images, codes)) - prior - energy - constant

@@ -3,23 +3,20 @@
 Every density here is P(s) = exp(η·T(s) - ln Z(η)) [Chau20, app. B]: the posterior of an image, or a prior.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from functools import cached_property
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from liesparse import torus
 from liesparse._checks import check_count, check_frequencies, check_real, describe, reject
 from liesparse.devices import to_cpu
-from liesparse.posterior.base import Engine, Moments
-from liesparse.posterior.grid import GridEngine
-from liesparse.posterior.modes import RIDGE
+from liesparse.posterior.ascent import RIDGE, PerImage, Poses, PosesOfModes
+from liesparse.posterior.base import GridEngine, Moments, OnGrid
 from liesparse.posterior.sampling import MOST_AXES_BY_GRID, SamplingEngine
 
 POINTS_PER_WIDTH = 1.0  # the trapezoidal rule on a Gaussian is then right to 1e-8
@@ -34,7 +31,7 @@ N_CLOUD = 1024  # draws around each mode, for n >= 3
 class Modes(NamedTuple):
     """Distinct local maxima, highest first; where there are fewer, NaN poses with log density -inf."""
 
-    poses: Float[Tensor, "batch mode torus"]
+    poses: PosesOfModes
     log_prob: Float[Tensor, "batch mode"]
 
 
@@ -53,7 +50,7 @@ class TorusPosterior:
         The model's own (paper: ω).
     """
 
-    def __init__(self, natural: Float[Tensor, "..."], frequencies: Int[Tensor, "irrep torus"]) -> None:
+    def __init__(self, natural: Float[Tensor, "..."], frequencies: torus.Frequencies) -> None:
         self.frequencies = to_cpu(check_frequencies(frequencies))
         if natural.ndim != 3 or natural.shape[1:] != (len(frequencies), 2):
             expected = f"shape (batch, n_irreps = {len(frequencies)}, 2)"
@@ -61,11 +58,13 @@ class TorusPosterior:
         if not bool(natural.isfinite().all()):
             reject("natural", "finite numbers", "NaN or infinite entries", "Check the images and codes.")
         self.natural = to_cpu(natural).double()
+        self.torus_dim = frequencies.shape[1]  #: dimension of the pose (paper: n)
+        self._padded = torch.nn.functional.pad(self.natural, (0, 0, 0, self.torus_dim))
 
     def __len__(self) -> int:
         return len(self.natural)
 
-    def __getitem__(self, chosen: int | slice) -> TorusPosterior:
+    def __getitem__(self, chosen: int | slice) -> "TorusPosterior":
         """Return the posteriors of some of the images, always as a batch."""
         rows = slice(chosen, chosen + 1 or None) if isinstance(chosen, int) else chosen
         return TorusPosterior(self.natural[rows], self.frequencies)
@@ -73,13 +72,8 @@ class TorusPosterior:
     def __repr__(self) -> str:
         return f"TorusPosterior of {len(self)} image(s), torus_dim = {self.torus_dim}"
 
-    @property
-    def torus_dim(self) -> int:
-        """Dimension of the pose (paper: n)."""
-        return self.frequencies.shape[1]
-
     @cached_property
-    def mode(self) -> Float[Tensor, "batch torus"]:
+    def mode(self) -> Poses:
         """The most probable pose ŝ."""
         return self.modes(1).poses[:, 0]
 
@@ -92,19 +86,20 @@ class TorusPosterior:
         return Modes(poses, values - self.log_partition[:, None])
 
     @cached_property
-    def log_partition(self) -> Float[Tensor, " batch"]:
+    def log_partition(self) -> PerImage:
         """Ln Z(η)."""
         return self._moments.log_partition
 
     @cached_property
-    def mean(self) -> Float[Tensor, "batch torus"]:
+    def mean(self) -> Poses:
         """The circular mean of each coordinate."""
-        return torch.atan2(self._resultant[1], self._resultant[0])
+        cos, sin = self._moments.rotation[:, -self.torus_dim :].unbind(-1)
+        return torch.atan2(sin, cos)
 
     @cached_property
-    def width(self) -> Float[Tensor, "batch torus"]:
+    def width(self) -> Poses:
         """The circular standard deviation √(-2 ln R) of each coordinate, in radians."""
-        length = (self._resultant[0].square() + self._resultant[1].square()).sqrt()
+        length = self._moments.rotation[:, -self.torus_dim :].square().sum(dim=-1).sqrt()
         return (-2 * length.clamp(1e-300, 1).log()).sqrt()
 
     @cached_property
@@ -117,7 +112,7 @@ class TorusPosterior:
         return torch.cat(found)
 
     @cached_property
-    def entropy(self) -> Float[Tensor, " batch"]:
+    def entropy(self) -> PerImage:
         """-∫ P ln P = ln Z - η·E[T(s)] in nats; the uniform density has n ln 2π."""
         return self.log_partition - (self._padded * self._moments.rotation).sum(dim=(1, 2))
 
@@ -147,21 +142,17 @@ class TorusPosterior:
         values = engine.values(self._seen_from_minus_pi) - self.log_partition[:, None]
         return values.exp().view((len(self),) + (n_grid,) * self.torus_dim)
 
-    def marginal(self, axis: int, n_grid: int = 100) -> Float[Tensor, "batch point"]:
+    def marginal(self, axis: int, n_grid: int = 100) -> OnGrid:
         """Return the density of one coordinate at ``n_grid`` angles from -π, the others integrated out."""
         if not 0 <= axis < self.torus_dim:
             reject("axis", f"0 <= axis < torus_dim = {self.torus_dim}", str(axis), "Axes count from 0.")
         check_count("n_grid", n_grid, 2)
-        if self._by_draws:
-            return self._smooth_marginal(axis, n_grid)
-        n_fine = n_grid * max(1, math.ceil(self._n_grid / n_grid))
-        engine = GridEngine(self.frequencies, n_fine, dtype=torch.float64)
-        rows = [engine.marginal(natural[None], axis) for natural in self._seen_from_minus_pi]
-        return torch.cat(rows)[:, :: n_fine // n_grid]
-
-    def _smooth_marginal(self, axis: int, n_grid: int) -> Float[Tensor, "batch point"]:
-        """Blur the draws with a von Mises density one grid step wide."""
-        concentration = (n_grid / (2 * math.pi)) ** 2
+        if isinstance(self._engine, GridEngine):
+            n_fine = n_grid * max(1, math.ceil(self._engine.n_grid / n_grid))
+            engine = GridEngine(self.frequencies, n_fine, dtype=torch.float64)
+            rows = [engine.marginal(natural[None], axis) for natural in self._seen_from_minus_pi]
+            return torch.cat(rows)[:, :: n_fine // n_grid]
+        concentration = (n_grid / (2 * math.pi)) ** 2  # of the von Mises density that blurs the draws: one step
         scale = 2 * math.pi * torch.special.i0e(torch.tensor(concentration, dtype=torch.float64))
         found = []
         for _, weights, points in self._weights():
@@ -176,25 +167,25 @@ class TorusPosterior:
         """
         generator = generator if generator is not None else torch.default_generator
         check_count("k", k)
-        return torus.wrap(torch.cat([self._draw(*part, k, generator) for part in self._weights()]))
+        ridge = RIDGE * torch.eye(self.torus_dim, dtype=torch.float64)
+        found = []
+        for rows, weights, points in self._weights():
+            part, shape = self[rows], (len(weights), k, self.torus_dim)
+            chosen = torch.multinomial(weights, k, replacement=True, generator=generator)
+            poses = points.expand(len(weights), -1, -1).take_along_dim(chosen[..., None], dim=1)
+            poses = poses + self._cell * (torch.rand(shape, generator=generator, dtype=torch.float64) - 0.5)
+            roots = torch.linalg.cholesky(self._engine.modes(self._padded[rows]).curvature + ridge).mT
+            values = part.log_prob(poses)
+            for _ in range(METROPOLIS_STEPS):  # as wide as the highest mode
+                noise = torch.randn(shape, generator=generator, dtype=torch.float64)[..., None]
+                others = poses + torch.linalg.solve_triangular(roots, noise, upper=True)[..., 0]
+                their_values = part.log_prob(others)
+                take = torch.rand(shape[:2], generator=generator, dtype=torch.float64).log() < their_values - values
+                poses, values = torch.where(take[..., None], others, poses), torch.where(take, their_values, values)
+            found.append(poses)
+        return torus.wrap(torch.cat(found))
 
-    def _draw(self, rows: slice, weights: Tensor, points: Tensor, k: int, generator: torch.Generator) -> Tensor:
-        """Choose points by their weights and places in their cells, then take steps as wide as the highest mode."""
-        chosen = torch.multinomial(weights, k, replacement=True, generator=generator)
-        poses = points.expand(len(weights), -1, -1).take_along_dim(chosen[..., None], dim=1)
-        poses = poses + self._cell * (torch.rand(poses.shape, generator=generator, dtype=poses.dtype) - 0.5)
-        ridge = RIDGE * torch.eye(self.torus_dim, dtype=poses.dtype)
-        roots = torch.linalg.cholesky(self._engine.modes(self._padded[rows]).curvature + ridge).mT
-        values = self[rows].log_prob(poses)
-        for _ in range(METROPOLIS_STEPS):
-            noise = torch.randn(poses.shape, generator=generator, dtype=poses.dtype)[..., None]
-            others = poses + torch.linalg.solve_triangular(roots, noise, upper=True)[..., 0]
-            their_values = self[rows].log_prob(others)
-            take = torch.rand(values.shape, generator=generator, dtype=values.dtype).log() < their_values - values
-            poses, values = torch.where(take[..., None], others, poses), torch.where(take, their_values, values)
-        return poses
-
-    def credible_mass(self, radius: float) -> Float[Tensor, " batch"]:
+    def credible_mass(self, radius: float) -> PerImage:
         """Return the probability that the pose lies within ``radius`` (radians, along the torus) of the mode."""
         check_real("radius", radius, above=0)
         cell = max(self._cell, 1e-9)
@@ -212,46 +203,30 @@ class TorusPosterior:
         return torus.rotate(self.natural, turn.expand(len(self), -1))
 
     @cached_property
-    def _wanted(self) -> int:
-        """How many points per axis the sharpest posterior needs."""
-        omega = self.frequencies.double()
-        sizes = self.natural.norm(dim=-1)
-        bend = torch.einsum("bl,li,lj->bij", sizes, omega, omega)  # no second derivative is larger
+    def _engine(self) -> GridEngine | SamplingEngine:
+        """As fine as the sharpest posterior needs; unit vectors among the frequencies tell E[exp(is_j)] too."""
+        n, omega = self.torus_dim, self.frequencies.double()
+        bend = torch.einsum("bl,li,lj->bij", self.natural.norm(dim=-1), omega, omega)  # no second derivative is larger
         sharpest = math.sqrt(float(torch.linalg.eigvalsh(bend).max())) if len(self) else 0.0
-        return math.ceil(2 * math.pi * sharpest * POINTS_PER_WIDTH)
-
-    @cached_property
-    def _n_grid(self) -> int:
-        least, most = (int(points ** (1 / self.torus_dim) + 1e-9) for points in (LEAST_POINTS, MOST_POINTS))
-        return max(least, 2 * int(self.frequencies.abs().max()) + 1, min(self._wanted, most))
-
-    @property
-    def _by_draws(self) -> bool:
-        """Whether a grid would have too many points."""
-        return self.torus_dim > MOST_AXES_BY_GRID and self._wanted**self.torus_dim > MOST_IN_A_CUBE
+        wanted = math.ceil(2 * math.pi * sharpest * POINTS_PER_WIDTH)  # per axis
+        frequencies = torch.cat((self.frequencies, torch.eye(n, dtype=torch.int64)))
+        if n > MOST_AXES_BY_GRID and wanted**n > MOST_IN_A_CUBE:
+            return SamplingEngine(frequencies, n_cloud=N_CLOUD)
+        least, most = (int(points ** (1 / n) + 1e-9) for points in (LEAST_POINTS, MOST_POINTS))
+        n_grid = max(least, 2 * int(self.frequencies.abs().max()) + 1, min(wanted, most))
+        return GridEngine(frequencies, n_grid, dtype=torch.float64)
 
     @property
     def _cell(self) -> float:
         """How wide a point of the sums is."""
-        return 0.0 if self._by_draws else 2 * math.pi / self._n_grid
+        return 2 * math.pi / self._engine.n_grid if isinstance(self._engine, GridEngine) else 0.0
 
-    @cached_property
-    def _engine(self) -> Engine:
-        """Unit vectors join the frequencies, so that the moments tell E[exp(is_j)] too."""
-        frequencies = torch.cat((self.frequencies, torch.eye(self.torus_dim, dtype=torch.int64)))
-        if self._by_draws:
-            return SamplingEngine(frequencies, n_cloud=N_CLOUD)
-        return GridEngine(frequencies, self._n_grid, dtype=torch.float64)
-
-    @cached_property
-    def _padded(self) -> Float[Tensor, "batch irrep_and_torus 2"]:
-        return torch.nn.functional.pad(self.natural, (0, 0, 0, self.torus_dim))
-
-    @cached_property
+    @property
     def _at_once(self) -> int:
         """How many images are looked at together."""
-        entries = 4 * N_CLOUD * len(self.frequencies) if self._by_draws else self._n_grid**self.torus_dim
-        return max(1, ENTRIES_AT_ONCE // entries)
+        engine = self._engine
+        draws = 4 * N_CLOUD * len(self.frequencies)
+        return max(1, ENTRIES_AT_ONCE // (engine.n_grid**engine.torus_dim if isinstance(engine, GridEngine) else draws))
 
     def _weights(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """Yield the probabilities of points, some images at a time: (rows, (batch, point), (batch or 1, point, n))."""
@@ -264,9 +239,3 @@ class TorusPosterior:
     def _moments(self) -> Moments:
         found = [self._engine.moments(part.to(self._engine.dtype)) for part in self._padded.split(self._at_once)]
         return Moments(*(torch.cat(part).double() for part in zip(*found, strict=True)))
-
-    @property
-    def _resultant(self) -> tuple[Tensor, Tensor]:
-        """E[cos s] and E[sin s]."""
-        cos, sin = self._moments.rotation[:, -self.torus_dim :].unbind(-1)
-        return cos, sin

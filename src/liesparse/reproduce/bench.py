@@ -25,7 +25,7 @@ from liesparse.initialization import known_translation, random_start
 from liesparse.learning import learn
 from liesparse.model import Parameters
 from liesparse.posterior import AdaptiveEngine, Engine, GridEngine, Moments, ReferenceEngine, make_engine, pose_natural
-from liesparse.posterior.kernels import KERNEL_NAMES, choose, runnable
+from liesparse.posterior.kernels.library import KERNEL_NAMES, choose, runnable
 from liesparse.posterior.separable import normalize_
 from liesparse.recipes import load_recipe
 from liesparse.settings import Settings

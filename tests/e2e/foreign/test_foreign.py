@@ -20,8 +20,8 @@ from liesparse.lattice import half_lattice
 from liesparse.model import reconstruct
 from liesparse.posterior import AdaptiveEngine, Ascent, SamplingEngine
 from liesparse.posterior.kernels import library as library_module
-from liesparse.posterior.kernels.grid import GridKernel, Refinement
-from liesparse.posterior.kernels.sampling import SamplingKernel
+from liesparse.posterior.kernels.sums import GridKernel, SamplingKernel
+from liesparse.posterior.sampling import NUMBERS
 
 ROOT = Path(__file__).parents[3]
 KERNELS = ROOT / "src/liesparse/posterior/kernels"
@@ -81,9 +81,8 @@ def test_the_arm_library_gives_torchs_numbers(programs, make_model, draw, tmp_pa
     natural = torch.randn(BATCH, 24, 2, generator=torch.Generator().manual_seed(0))
     natural *= torch.logspace(-2, 1.5, BATCH)[:, None, None]
     engine = AdaptiveEngine(model.frequencies, kernel="torch")
-    kernel = GridKernel(
-        there, model.frequencies, [engine._n_coarse, 54, 94, 190, 510, 1022], Refinement(8.0, 5.0, 10.5)
-    )
+    refinement = {"least_points": 8.0, "points_per_width": 5.0, "tail": 10.5}
+    kernel = GridKernel(there, model.frequencies, [engine._n_coarse, 54, 94, 190, 510, 1022], **refinement)
     plan, (place, squares, *tables) = kernel._plan, kernel._kept
     planes, atoms = model.to_planes(images).float(), model.to_planes(model.dictionary.T).float()
     step = code_step_size(atoms.flatten(1), model.noise_std)
@@ -98,7 +97,7 @@ def test_the_arm_library_gives_torchs_numbers(programs, make_model, draw, tmp_pa
 
     frequencies = half_lattice(3, 20)
     sampling = SamplingEngine(frequencies, kernel="torch")
-    clouds = SamplingKernel(there, frequencies, sampling._proposal)
+    clouds = SamplingKernel(there, frequencies, sampling._even, sampling._cloud, NUMBERS)
     scatter, (parent, turn, omega, pairs, *points) = clouds._plan, clouds._kept
     spread = 6 * torch.randn(BATCH, 20, 2, generator=torch.Generator().manual_seed(1))
     spread *= torch.logspace(-2, 0, BATCH)[:, None, None]

@@ -3,13 +3,11 @@
 The libraries are built with the package, one for each instruction set; nothing is compiled or cached at run time.
 """
 
-from __future__ import annotations
-
-import ctypes
 import logging
 import os
 import platform
 from concurrent.futures import ThreadPoolExecutor, wait
+from ctypes import CDLL, POINTER, Structure, addressof, byref, c_float, c_int, c_void_p, sizeof
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,64 +16,66 @@ import torch
 from torch import Tensor
 
 from liesparse._checks import reject
+from liesparse.devices import is_cpu
 
 KERNEL_NAMES = ("avx512", "avx2", "baseline", "neon", "torch")
 VARIABLE = "LIESPARSE_KERNEL"  # names another kernel, or torch, for a test
 INTERFACE = 1  # as in kernel.c
+GROUP = 4  # images that a thread takes at a time, as in fista.c
 SUFFIXES = {"Windows": "dll", "Darwin": "dylib"}
 FOLDER = Path(__file__).parent
 _log = logging.getLogger(__name__)
 _forked = False
 
 
-class Level(ctypes.Structure):
+class Level(Structure):
     """The struct of the same name in grid.c."""
 
-    _fields_ = (("n", ctypes.c_int), *((name, ctypes.c_void_p) for name in ("first", "columns", "rows", "lower")))
+    _fields_ = (("n", c_int), *((name, c_void_p) for name in ("first", "columns", "rows", "lower")))
 
 
-class Plan(ctypes.Structure):
+class Plan(Structure):
     """The struct of the same name in grid.c."""
 
     _fields_ = (
-        *((name, ctypes.c_int) for name in ("n_irreps", "n_layers", "n_first", "lowest", "n_last", "half", "zero")),
-        *((name, ctypes.c_void_p) for name in ("place", "squares")),
-        ("n_levels", ctypes.c_int),
-        ("levels", ctypes.POINTER(Level)),
-        *((name, ctypes.c_float) for name in ("least_points", "points_per_width", "tail")),
+        *((name, c_int) for name in ("n_irreps", "n_layers", "n_first", "lowest", "n_last", "half", "zero")),
+        *((name, c_void_p) for name in ("place", "squares")),
+        ("n_levels", c_int),
+        ("levels", POINTER(Level)),
+        *((name, c_float) for name in ("least_points", "points_per_width", "tail")),
     )
 
 
-class Task(ctypes.Structure):
+class Task(Structure):
     """The struct of the same name in fista.c."""
 
     _fields_ = (
-        *((name, ctypes.c_int) for name in ("n_components", "n_steps", "exact", "subgradient")),
-        *((name, ctypes.c_float) for name in ("step", "sparsity", "variance")),
-        *((name, ctypes.c_void_p) for name in ("dictionary", "prior")),
+        *((name, c_int) for name in ("n_components", "n_steps", "exact", "subgradient")),
+        *((name, c_float) for name in ("step", "sparsity", "variance")),
+        *((name, c_void_p) for name in ("dictionary", "prior")),
     )
 
 
-class Scatter(ctypes.Structure):
+class Scatter(Structure):
     """The struct of the same name in modes.c."""
 
     _fields_ = (
-        *((name, ctypes.c_int) for name in ("n_axes", "n_cells")),
-        *((name, ctypes.c_void_p) for name in ("parent", "turn", "omega", "pairs")),
-        *((name, ctypes.c_int) for name in ("n_even", "n_pairs")),
-        *((name, ctypes.c_void_p) for name in ("even", "cloud", "share", "count")),
-        ("n_climbs", ctypes.c_int),
-        *((name, ctypes.c_float) for name in ("spread", "ridge", "tail", "arrived", "low", "high")),
+        *((name, c_int) for name in ("n_axes", "n_cells")),
+        *((name, c_void_p) for name in ("parent", "turn", "omega", "pairs")),
+        *((name, c_int) for name in ("n_even", "n_pairs")),
+        *((name, c_void_p) for name in ("even", "cloud", "share", "count")),
+        ("n_climbs", c_int),
+        *((name, c_float) for name in ("spread", "ridge", "tail", "arrived", "low", "high")),
     )
 
 
-class Job(ctypes.Structure):
+class Job(Structure):
     """The struct of the same name in kernel.c."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("plan", "task", "input")),
-        ("results", ctypes.c_void_p * 5),
-        *((name, ctypes.c_int) for name in ("batch", "next", "failed")),
+        *((name, c_void_p) for name in ("plan", "task", "input")),
+        ("results", c_void_p * 5),
+        *((name, c_int) for name in ("batch", "next", "failed")),
     )
 
 
@@ -87,33 +87,26 @@ class Library(NamedTuple):
 
     name: str
     lane: int  # floats in a vector
-    functions: ctypes.CDLL
+    functions: CDLL
 
     def run(
-        self,
-        function: str,
-        plan: ctypes.Structure,
-        rows: Tensor,
-        results: tuple[Tensor, ...],
-        *,
-        task: ctypes.Structure | None = None,
-        rows_at_a_time: int = 1,
+        self, function: str, plan: Structure, rows: Tensor, results: tuple[Tensor, ...], task: Task | None = None
     ) -> None:
         """Let every thread call ``function`` on one job; they share its rows by a counter."""
-        addresses = (ctypes.c_void_p * 5)(*(tensor.data_ptr() for tensor in results))
-        there = None if task is None else ctypes.addressof(task)
-        job = Job(ctypes.addressof(plan), there, rows.data_ptr(), addresses, len(rows), 0, 0)
-        n_threads = min(torch.get_num_threads(), -(-len(rows) // rows_at_a_time))
+        addresses = (c_void_p * 5)(*(tensor.data_ptr() for tensor in results))
+        there = None if task is None else addressof(task)
+        job = Job(addressof(plan), there, rows.data_ptr(), addresses, len(rows), 0, 0)
+        n_threads = min(torch.get_num_threads(), -(-len(rows) // (1 if task is None else GROUP)))
         call = getattr(self.functions, function)
         parallel = None if _forked else _torch_runtime()
         if n_threads <= 1:
-            call(ctypes.byref(job))
+            call(byref(job))
         elif parallel is not None:
-            parallel(call, ctypes.byref(job), n_threads, 0)
+            parallel(call, byref(job), n_threads, 0)
         else:
-            others = [_threads().submit(call, ctypes.byref(job)) for _ in range(n_threads - 1)]
+            others = [_threads().submit(call, byref(job)) for _ in range(n_threads - 1)]
             try:
-                call(ctypes.byref(job))
+                call(byref(job))
             finally:
                 wait(others)  # they write into memory of the caller
         if job.failed:
@@ -127,9 +120,11 @@ class Choice(NamedTuple):
     reason: str
 
 
-def pointer(tensor: Tensor) -> ctypes.c_void_p:
-    """Return the address of a contiguous tensor's numbers."""
-    return ctypes.c_void_p(tensor.data_ptr())
+def check_planes(name: str, planes: Tensor, n_irreps: int) -> None:
+    """Reject what the compiled code would read beyond its end, or as other numbers."""
+    if planes.shape[1:] != (n_irreps, 2) or planes.dtype != torch.float32:
+        found = f"shape {tuple(planes.shape)}, {planes.dtype}"
+        reject(name, f"float32 of shape (batch, {n_irreps}, 2)", found, "Make an engine for them.")
 
 
 def runnable() -> tuple[str, ...]:
@@ -155,9 +150,14 @@ def choose(name: str | None = None) -> Choice:
     for candidate in (wanted,) if wanted else can:
         found = load(candidate)
         if found is not None:
-            why = f"chosen by {VARIABLE}" if wanted else "the best that this processor can run"
-            return Choice(found, why)
+            return Choice(found, f"chosen by {VARIABLE}" if wanted else "the best that this processor can run")
     return Choice(None, "no compiled kernel is installed for this platform" if can else "no kernel for this processor")
+
+
+def library_for(name: str | None, dtype: torch.dtype, device: torch.device) -> Library | None:
+    """Choose a library for numbers of this type on this device; None where torch must do its work."""
+    library = choose(name).library
+    return library if dtype == torch.float32 and is_cpu(device) else None
 
 
 @cache
@@ -167,17 +167,17 @@ def load(name: str) -> Library | None:
     if not path.exists():
         return None
     try:
-        functions = ctypes.CDLL(str(path))
+        functions = CDLL(str(path))
     except OSError as error:
         _log.warning("the kernel %s cannot be loaded (%s): torch does its work, several times slower", name, error)
         return None
-    numbers = (ctypes.c_int * (2 + len(STRUCTS)))()
+    numbers = (c_int * (2 + len(STRUCTS)))()
     functions.describe(numbers)
     interface, lane, *sizes = numbers
-    if interface != INTERFACE or sizes != [ctypes.sizeof(struct) for struct in STRUCTS]:
+    if interface != INTERFACE or sizes != [sizeof(struct) for struct in STRUCTS]:
         _log.warning("the kernel %s is of another version: torch does its work. Install liesparse again.", name)
         return None
-    functions.exercise.restype = ctypes.c_float
+    functions.exercise.restype = c_float
     return Library(name, lane, functions)
 
 
@@ -188,7 +188,7 @@ def _torch_runtime() -> Any:
     Its threads wait for torch's next operation by spinning: threads beside them get only half of their cores.
     """
     found = sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*"))
-    return getattr(ctypes.CDLL(str(found[0])), "GOMP_parallel", None) if found else None
+    return getattr(CDLL(str(found[0])), "GOMP_parallel", None) if found else None
 
 
 @cache
