@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from liesparse import stiefel, torus
+from liesparse.devices import to_cpu
 from liesparse.inference import PoseExpectation
 from liesparse.lattice import fitted_lattice
 from liesparse.model import Parameters, unit_columns
@@ -93,10 +94,9 @@ def fit_lattice(parameters: Parameters) -> tuple[Parameters, Bool[Tensor, " irre
     """
     planes = (parameters.group_basis.T @ parameters.dictionary).unflatten(0, (-1, 2))
     frequencies = parameters.frequencies
-    if not parameters.pose_prior.any():  # a prior on the pose is given by its own frequencies
-        energies = planes.square().sum(dim=(1, 2)).cpu()
-        most_copies = parameters.n_components
-        frequencies = fitted_lattice(frequencies.cpu(), energies, most_copies=most_copies).to(frequencies.device)
+    if not bool(parameters.pose_prior.any()):  # a prior on the pose is given by its own frequencies
+        energies, most_copies = to_cpu(planes.square().sum(dim=(1, 2))), parameters.n_components
+        frequencies = fitted_lattice(to_cpu(frequencies), energies, most_copies=most_copies).to(frequencies.device)
     changed = (frequencies != parameters.frequencies).any(dim=1)
     planes = unit_columns((planes * ~changed[:, None, None]).flatten(0, 1))
     dictionary = parameters.group_basis @ planes if bool(changed.any()) else parameters.dictionary
