@@ -1,9 +1,14 @@
-"""Commands that use a run: ``evaluate``, ``infer``, ``canonicalize``, ``traverse``, ``report``."""
+"""Commands that use a run: ``evaluate``, ``infer``, ``canonicalize``, ``traverse``, ``report``, ``explore``."""
 
 from __future__ import annotations
 
+import ipaddress
+import logging
 import math
+import threading
+import webbrowser
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,15 +21,15 @@ from liesparse.cli.train import print_metrics
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from liesparse.data import LoadedData
+    from liesparse.data import ImagesInOrder, LoadedData
+    from liesparse.estimators import LieSparseCoder
     from liesparse.run_directory import Run
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that `liesparse train` wrote.")]
 ImagesArgument = Annotated[str, typer.Argument(metavar="IMAGES", help="A path of images, or a name of a data set.")]
 OtherData = Annotated[str | None, typer.Option(help="Other data than the run was trained on.")]
-INFERENCE_FORMATS = (".npz", ".csv", ".parquet")
-MOVIE_FORMATS = (".gif", ".png", ".mp4")
 CHUNK = 1000  # images between two steps of the progress bar
+MISSING = "The explorer needs FastAPI and uvicorn. Install them: pip install 'liesparse[web]'"
 
 
 def _open(console: Console, run: Path, data: str | None, data_dir: Path | None) -> tuple[Run, str, LoadedData]:
@@ -39,19 +44,28 @@ def _open(console: Console, run: Path, data: str | None, data_dir: Path | None) 
     return opened, str(spec), check_shape(load_data(str(spec), data_dir=data_dir), opened.coder.image_shape_)
 
 
-def _chunks(console: Console, images: Tensor) -> Iterator[Tensor]:
-    """Yield images some at a time, and show how many are done."""
+def _open_images(run: Path, images: str, data_dir: Path | None) -> tuple[LieSparseCoder, ImagesInOrder]:
+    """Return the model of a run, and the images for it."""
+    from liesparse.data import load_images
+    from liesparse.run_directory import load_run
+
+    coder = load_run(run).coder
+    return coder, load_images(images, coder.image_shape_, data_dir=data_dir)
+
+
+def _chunks(console: Console, rows: ImagesInOrder) -> Iterator[Tensor]:
+    """Say what the images are, yield them some at a time, and show how many are done."""
+    console.print(rows.summary())
     with ProgressBar(console, "images") as bar:
-        done = 0
-        for chunk in images.split(CHUNK):
+        for place, chunk in enumerate(rows.images.split(CHUNK)):
             yield chunk
-            done += len(chunk)
-            bar.update(f"{done:,} of {len(images):,}", done, len(images))
+            done = place * CHUNK + len(chunk)
+            bar.show(f"{done:,} of {len(rows.images):,}", done, len(rows.images))
 
 
-def _check_suffix(console: Console, out: Path, known: tuple[str, ...]) -> str:
+def _check_suffix(console: Console, option: str, out: Path, *known: str) -> str:
     if out.suffix.lower() not in known:
-        raise fail(console, f"--out {out}: the name must end in {', '.join(known)}.", 2)
+        raise fail(console, f"{option} {out}: the name must end in {', '.join(known)}.", 2)
     return out.suffix.lower()
 
 
@@ -63,7 +77,7 @@ def evaluate(
     from liesparse.run_directory import measure
 
     opened, _, loaded = _open(console, run, data, data_dir)
-    console.print(loaded.summary(), markup=False)
+    console.print(loaded.summary())
     metrics = measure(opened.coder, opened.baseline, loaded.test)
     write_numbers(metrics, json)
     print_metrics(console, metrics)
@@ -80,16 +94,12 @@ def infer(
     """Infer codes, the most probable pose, its width and the log likelihood of each image."""
     import numpy as np
 
-    from liesparse.data import load_images
     from liesparse.export import write_table
-    from liesparse.run_directory import load_run
 
-    _check_suffix(console, out, INFERENCE_FORMATS)
-    coder = load_run(run).coder
-    rows = load_images(images, coder.image_shape_, data_dir=data_dir)
-    console.print(rows.summary(), markup=False)
+    _check_suffix(console, "--out", out, ".npz", ".csv", ".parquet")
+    coder, rows = _open_images(run, images, data_dir)
     parts = []
-    for chunk in _chunks(console, rows.images):
+    for chunk in _chunks(console, rows):
         (codes, poses), posterior, scores = coder.describe(chunk)
         parts.append((codes, poses, posterior.width.to(poses), scores))
     codes, poses, widths, scores = (
@@ -102,7 +112,7 @@ def infer(
     columns |= {"log_likelihood": scores}
     arrays = {"image": rows.places, "codes": codes, "poses": poses, "widths": widths, "log_likelihood": scores}
     write_table(out, columns, arrays)
-    console.print(f"{len(codes):,} images, in {out}.", markup=False)
+    console.print(f"{len(codes):,} images, in {out}.")
 
 
 @framed
@@ -119,25 +129,20 @@ def canonicalize(
     """Bring every image to the same pose: one PNG each, all as canonical.npy, and a sheet to look at."""
     import numpy as np
 
-    from liesparse.data import load_images
-    from liesparse.export import array_bytes, image_bytes
-    from liesparse.figures import before_and_after, to_png
-    from liesparse.files import write_atomically
-    from liesparse.run_directory import load_run
+    from liesparse import export, figures, files
 
-    coder = load_run(run).coder
-    rows = load_images(images, coder.image_shape_, data_dir=data_dir)
-    console.print(rows.summary(), markup=False)
-    out.mkdir(parents=True, exist_ok=True)
-    shaped = rows.images.reshape(-1, *coder.image_shape_)
-    found = [coder.canonicalize(chunk, keep_rest=keep_rest).numpy() for chunk in _chunks(console, shaped)]
-    canonical = np.concatenate(found)
+    coder, rows = _open_images(run, images, data_dir)
+    out.mkdir(parents=True, exist_ok=True)  # or fail before the work is done
+    shape = coder.image_shape_
+    found = [coder.canonicalize(chunk, keep_rest=keep_rest).numpy() for chunk in _chunks(console, rows)]
+    canonical = np.concatenate(found).reshape(-1, *shape)
     width = len(str(int(rows.places.max())))
     for place, image in zip(rows.places, canonical, strict=True):
-        write_atomically(out / f"{place:0{width}d}.png", image_bytes(image))
-    write_atomically(out / "canonical.npy", array_bytes(canonical))
-    write_atomically(out / "sheet.png", to_png(before_and_after(shaped[:40].numpy(), canonical[:40])))
-    console.print(f"{len(canonical):,} images, in {out}. Look at {out / 'sheet.png'}.", markup=False)
+        files.write_atomically(out / f"{place:0{width}d}.png", export.image_bytes(image))
+    files.write_atomically(out / "canonical.npy", export.array_bytes(canonical))
+    sheet = figures.before_and_after(rows.images[:40].reshape(-1, *shape).numpy(), canonical[:40])
+    files.write_atomically(out / "sheet.png", figures.to_png(sheet))
+    console.print(f"{len(canonical):,} images, in {out}. Look at {out / 'sheet.png'}.")
 
 
 @framed
@@ -156,24 +161,22 @@ def traverse(
     """Walk along the torus axes: what changes is what the model found to be motion."""
     import numpy as np
 
-    from liesparse.data import load_images
-    from liesparse.figures import movie_bytes, to_png, walk_figure
-    from liesparse.files import write_atomically
-    from liesparse.run_directory import load_run
+    from liesparse import figures, files
 
-    suffix = _check_suffix(console, out, MOVIE_FORMATS)
-    coder = load_run(run).coder
+    suffix = _check_suffix(console, "--out", out, ".gif", ".png", ".mp4")
+    coder, rows = _open_images(run, images, data_dir)
     n_axes = coder.model_.torus_dim
     if axis is not None and axis > n_axes:
         raise fail(console, f"The model has {n_axes} torus axes; --axis {axis} is beyond them.", 2)
-    rows = load_images(images, coder.image_shape_, data_dir=data_dir)
     chosen = rows.images[:count].reshape(-1, *coder.image_shape_)
-    axes = range(n_axes) if axis is None else [axis - 1]
+    axes = list(range(n_axes)) if axis is None else [axis - 1]
     values = np.linspace(first, last, steps)
     walks = np.stack([coder.traverse(chosen, place, values).numpy() for place in axes])
-    content = to_png(walk_figure(walks, values, list(axes))) if suffix == ".png" else movie_bytes(walks, suffix)
-    write_atomically(out, content)
-    console.print(f"{len(chosen)} images along {len(walks)} axes, in {out}.", markup=False)
+    if suffix == ".png":
+        files.write_atomically(out, figures.to_png(figures.walk_figure(walks, values, axes)))
+    else:
+        files.write_atomically(out, figures.movie_bytes(walks, suffix))
+    console.print(f"{len(chosen)} images along {len(walks)} axes, in {out}.")
 
 
 @framed
@@ -195,4 +198,55 @@ def report(console: Console, run: RunArgument, data: OtherData = None, data_dir:
         facts={name: str(opened.settings.get(name, "-")) for name in ("data_summary", "recipe", "seed")},
         metrics=measure(opened.coder, opened.baseline, loaded.test) if data else opened.metrics,
     )
-    console.print(f"Look at {path}.", markup=False)
+    console.print(f"Look at {path}.")
+
+
+@framed
+def explore(
+    console: Console,
+    run: Annotated[
+        Path | None, typer.Argument(metavar="[RUN]", help="Folder that `liesparse train` wrote; without it, a demo.")
+    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 0,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; others than this machine's own need care.")
+    ] = "127.0.0.1",
+    no_open: Annotated[bool, typer.Option("--no-open", help="Do not open the browser.")] = False,
+    export: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="Write the page to one file, instead of serving it.")
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Explore a model in the browser: shapes, poses, planes, your own drawings."""
+    logging.basicConfig(format="%(message)s")
+    if export is not None:
+        _check_suffix(console, "--export", export, ".html", ".htm")
+    try:
+        import fastapi  # noqa: F401, first, as torch is slow to import
+        import uvicorn  # noqa: F401
+
+        from liesparse.web import html, server, session
+    except ModuleNotFoundError as error:
+        raise fail(console, f"{error}. {MISSING}") from None
+    if export is not None:
+        html.export_page(session.open_session(run, data_dir=data_dir), export)
+        console.print(f"{export}: {export.stat().st_size / 1000:,.0f} KB. Open it in any browser.")
+        return
+    with closing(server.open_socket(host, port)) as listening:
+        if not ipaddress.ip_address(listening.getsockname()[0]).is_loopback:
+            warning = f"Warning: everyone who can reach {host} can use this server. There is no password."
+            console.print(warning, style="yellow")
+        address = server.address_of(listening, host)
+
+        def announce() -> None:
+            console.print(f"The explorer is at {address} Stop it with Ctrl-C.")
+            if not no_open:  # in a thread, as a text browser would block
+                threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+
+        app = server.make_app(session.open_session(run, data_dir=data_dir), host=host, on_start=announce)
+        with suppress(KeyboardInterrupt):  # uvicorn raises it again after it has shut down
+            server.make_server(app).run(sockets=[listening])
+    console.print("Stopped.")
+
+
+COMMANDS = (evaluate, infer, canonicalize, traverse, report, explore)

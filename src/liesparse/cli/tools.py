@@ -1,9 +1,10 @@
-"""``liesparse doctor`` and ``liesparse bench``: does this installation work, and how fast is it on this machine."""
+"""``liesparse data``, ``doctor`` and ``bench``: what images there are, does all work, and how fast."""
 
 from __future__ import annotations
 
 import platform
 import time
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,9 +12,53 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from liesparse.cli.common import DataDir, JsonOption, ProgressBar, fail, framed, print_table, write_numbers
+from liesparse.cli import common
+from liesparse.cli.common import DataArgument, DataDir, JsonOption, ProgressBar, framed, print_table
 
 PACKAGES = ("torch", "numpy", "scikit-learn", "matplotlib", "safetensors", "pillow", "pooch", "pyarrow", "fastapi")
+ENGINES = ("dense", "grid", "adaptive")
+ERRORS = {"adaptive": "adaptive_error", "grid N = 50": "grid50_error", "grid N = 100": "grid100_error"}
+data = typer.Typer(no_args_is_help=True, help="List data sets, fetch them, look at them.")
+
+
+@data.command(name="list")
+@framed
+def list_command(console: Console, data_dir: DataDir = None) -> None:
+    """List the data sets that have a name, and where they are."""
+    from liesparse.data import list_datasets
+
+    rows = [(dataset.name, dataset.size, str(dataset.where)) for dataset in list_datasets(data_dir)]
+    print_table(console, None, ("name", "images", "where"), rows, numbers=False)
+    console.print("Or a path: .npy, .npz, .parquet, idx (gzipped or not), a folder or a zip of images.")
+
+
+@data.command()
+@framed
+def fetch(
+    console: Console, name: Annotated[str, typer.Argument(help="mnist or fashion-mnist.")], data_dir: DataDir = None
+) -> None:
+    """Get a data set into the cache, its checksums checked."""
+    from liesparse.data import fetch
+
+    console.print(f"{name} is in {fetch(name, data_dir)}.")
+
+
+@data.command()
+@framed
+def preview(
+    console: Console,
+    data: DataArgument,
+    out: Annotated[Path, typer.Option(help="File for the picture.")] = Path("preview.png"),
+    data_dir: DataDir = None,
+) -> None:
+    """Draw the first images of DATA as the model would see them."""
+    from liesparse import figures, files
+    from liesparse.data import load_data
+
+    loaded = load_data(data, data_dir=data_dir)
+    images = loaded.train[:100].reshape(-1, *loaded.image_shape).numpy()
+    files.write_atomically(out, figures.to_png(figures.sheet_figure(images, 20, loaded.summary())))
+    console.print(f"{loaded.summary()} Look at {out}.")
 
 
 @framed
@@ -29,44 +74,39 @@ def doctor(
     print_table(console, None, ("", ""), rows, numbers=False)
     if test:
         found |= _try(console)
-    write_numbers(found, json)
+    common.write_numbers(found, json)
     if not found.get("self_test_passed", True):
-        raise fail(console, "The self-test failed: this installation does not learn what it should. Please report it.")
+        message = "The self-test failed: this installation does not learn what it should. Please report it."
+        raise common.fail(console, message)
     console.print("All is well." if test else "Nothing was tried.")
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "not installed"
 
 
 def _look(data_dir: Path | None) -> dict[str, Any]:
     import torch
 
-    from liesparse import __version__
+    from liesparse import __version__, devices
     from liesparse.data import list_datasets
-    from liesparse.devices import choose_device
-    from liesparse.posterior.kernels import choose
+    from liesparse.posterior import kernels
 
-    kernel = choose()
-    found: dict[str, Any] = {"liesparse": __version__, "python": platform.python_version()}
-    found |= {package: _version(package) for package in PACKAGES}
-    found |= {
+    kernel, versions = kernels.choose(), dict.fromkeys(PACKAGES, "not installed")
+    for package in PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            versions[package] = metadata.version(package)
+    return {
+        "liesparse": __version__,
+        "python": platform.python_version(),
+        **versions,
         "threads": torch.get_num_threads(),
-        "device": str(choose_device("auto")),
+        "device": str(devices.choose_device("auto")),
         "kernel": f"{kernel.library.name if kernel.library else 'torch, several times slower'}: {kernel.reason}",
+        **{f"data: {source.name}": source.where for source in list_datasets(data_dir)},
     }
-    return found | {f"data: {source.name}": source.where for source in list_datasets(data_dir)}
 
 
 def _try(console: Console) -> dict[str, Any]:
     import torch
 
-    from liesparse.data import embedded_digits, translations
-    from liesparse.estimators import LieSparseCoder
-    from liesparse.metrics import snr
+    from liesparse import LieSparseCoder, embedded_digits, snr, translations
 
     console.print("Training a small model: four half-size digits, shifted …")
     began = time.monotonic()
@@ -88,36 +128,34 @@ def bench(
     plot: Annotated[Path | None, typer.Option(help="Draw how time grows with each size into this PNG file.")] = None,
 ) -> None:
     """Measure speed, accuracy and memory on this machine, in one or two minutes."""
-    from liesparse.figures import growth_figure, to_png
-    from liesparse.files import write_atomically
+    from liesparse import figures, files
     from liesparse.reproduce.bench import run_bench
 
     with ProgressBar(console, "measuring") as bar:
-        result = run_bench(report=bar.update)
+        result = run_bench(report=bar.show)
     _print_bench(console, result)
-    write_numbers(result, json)
+    common.write_numbers(result, json)
     if plot is not None:
-        write_atomically(plot, to_png(growth_figure(result["growth"])))
+        files.write_atomically(plot, figures.to_png(figures.growth_figure(result["growth"])))
 
 
 def _print_bench(console: Console, result: dict[str, Any]) -> None:
-    engines = ("dense", "grid", "adaptive")
     rows = []
     for name in ("paper", "k100", "multiplicity2"):
         row = result[name]
-        times = [f"{row[f'{engine}_ms']:.1f}" for engine in engines]
+        times = [f"{row[f'{engine}_ms']:.1f}" for engine in ENGINES]
         rows.append((name, *times, f"{row['grid_speedup']:.1f}×", f"{row['adaptive_time_ratio']:.2f}"))
-    head = ("shape", *(f"{engine} ms" for engine in engines), "grid speed-up", "adaptive / grid")
+    head = ("shape", *(f"{engine} ms" for engine in ENGINES), "grid speed-up", "adaptive / grid")
     print_table(console, "FISTA inference of a batch", head, rows)
     numbers = ("grid_ms", "adaptive_ms", "grid_over_best", "adaptive_over_best", "limit_fraction")
-    rows = []
-    for name, row in result["kernels"].items():
-        rows.append((name, "not measured") if isinstance(row, str) else (name, *(f"{row[key]:.2f}" for key in numbers)))
-    head = ("kernel", "grid ms", "adaptive ms", "grid / best", "adaptive / best", "limit fraction")
+    rows = [
+        (name, "not measured") if isinstance(row, str) else (name, *(f"{row[key]:.2f}" for key in numbers))
+        for name, row in result["kernels"].items()
+    ]
+    head = ("kernel", *(key.replace("_over_", " / ").replace("_", " ") for key in numbers))
     print_table(console, "Kernels at the paper's shape", head, rows)
     labels = ("sharp", "middle", "flat")
-    ways = {"adaptive": "adaptive_error", "grid N = 50": "grid50_error", "grid N = 100": "grid100_error"}
-    rows = [(name, *(f"{result[key][label]:.1e}" for label in labels)) for name, key in ways.items()]
+    rows = [(name, *(f"{result[key][label]:.1e}" for label in labels)) for name, key in ERRORS.items()]
     print_table(console, "Mean relative error of E[R(s)]", ("", *labels), rows)
     sizes: dict[str, list[str]] = {}
     for row in result["growth"]:
