@@ -1,4 +1,4 @@
-"""The command line: each command parses, calls and writes, inside the frame of ``common.framed``."""
+"""The command line: each command parses, calls and writes, inside ``common.explained``."""
 
 from __future__ import annotations
 
@@ -36,4 +36,5 @@ def root(
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
 ) -> None:
     """Note what holds for every command."""
+    common.set_console()
     common.debug = debug

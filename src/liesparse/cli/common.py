@@ -2,65 +2,55 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-from rich.console import Console
+import rich
 from rich.progress import BarColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from typer import Argument, Exit, Option
 
 if TYPE_CHECKING:
     from liesparse.parallel import Group
 
-DataArgument = Annotated[str, typer.Argument(metavar="DATA", help="A name (`liesparse data list`) or a path.")]
-DataDir = Annotated[Path | None, typer.Option(help="Folder with the files of MNIST or Fashion-MNIST.")]
-EpochsOption = Annotated[int | None, typer.Option(min=1, help="Passes over the images, instead of the recipe's.")]
-JsonOption = Annotated[Path | None, typer.Option("--json", help="Write the numbers to this file, - for the screen.")]
-SetOption = Annotated[
-    list[str] | None, typer.Option("--set", help="Change a value of the recipe, as learning.em_rate=0.05.")
-]
-Options = ParamSpec("Options")
+console = rich.get_console()
 debug = False  # whether tracebacks are let through (``liesparse --debug …``)
 
 
-def framed(command: Callable[Concatenate[Console, Options], None]) -> Callable[Options, None]:
-    """Give a command its console, its error messages and its exit codes; Typer sees the other parameters.
+def set_console(target: Path | None = None) -> Path | None:
+    """Send messages to the standard output, or to the standard error where ``--json -`` needs the former.
 
-    Messages go to the standard output, or to the standard error where ``--json -`` needs the former. Of several
-    processes only the first one prints.
+    Of several processes only the first one prints.
     """
-
-    @functools.wraps(command)
-    def run(*args: Options.args, **options: Options.kwargs) -> None:
-        another = "WORLD_SIZE" in os.environ and os.environ.get("RANK", "0") != "0"
-        to_stderr = str(options.get("json")) == "-"
-        console = Console(soft_wrap=True, stderr=to_stderr, highlight=False, markup=False, quiet=another)
-        if not console.is_terminal:
-            console.width = 120
-        with explained(console):
-            command(console, *args, **options)
-
-    signature = inspect.signature(command, eval_str=True)
-    run.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])  # type: ignore[attr-defined]
-    return run
+    another = "WORLD_SIZE" in os.environ and os.environ.get("RANK", "0") != "0"
+    rich.reconfigure(soft_wrap=True, highlight=False, markup=False, stderr=str(target) == "-", quiet=another)
+    if not console.is_terminal:
+        console.width = 120
+    return target
 
 
-def fail(console: Console, message: str, code: int = 1) -> typer.Exit:
+DataArgument = Annotated[str, Argument(metavar="DATA", help="A name (`liesparse data list`) or a path.")]
+DataDir = Annotated[Path | None, Option(help="Folder with the files of MNIST or Fashion-MNIST.")]
+EpochsOption = Annotated[int | None, Option(min=1, help="Passes over the images, instead of the recipe's.")]
+JsonOption = Annotated[
+    Path | None, Option("--json", callback=set_console, help="Write the numbers to this file, - for the screen.")
+]
+SetOption = Annotated[list[str] | None, Option("--set", help="Change a value of the recipe, as learning.em_rate=0.05.")]
+
+
+def fail(message: str, code: int = 1) -> Exit:
     """Print in one line what went wrong, and return the exit to be raised."""
     console.print(message.strip() or "Failed.", style="red")
-    return typer.Exit(code)
+    return Exit(code)
 
 
 @contextmanager
-def explained(console: Console, *, code: int = 1, group: Group | None = None) -> Iterator[None]:
+def explained(*, code: int = 1, group: Group | None = None) -> Iterator[None]:
     """Turn expected errors and Ctrl-C into one line and an exit code; anything else is a bug and keeps its traceback.
 
     With code 2, for wrong use, a value of the wrong type is expected as well. Of the processes of ``group`` the first
@@ -72,7 +62,7 @@ def explained(console: Console, *, code: int = 1, group: Group | None = None) ->
         if group is not None and not str(stopped):  # else the first process alone says what it has saved
             console.quiet = not group.speaks_first()
         console.print(str(stopped) or "Stopped.")
-        raise typer.Exit(130) from None
+        raise Exit(130) from None
     except Exception as error:
         from liesparse import learning, parallel  # not before, as torch is slow to import
 
@@ -81,7 +71,7 @@ def explained(console: Console, *, code: int = 1, group: Group | None = None) ->
             raise
         if group is not None:
             console.quiet = not group.speaks_first()
-        raise fail(console, _explain(error), 1 if isinstance(error, OSError) else code) from None
+        raise fail(_explain(error), 1 if isinstance(error, OSError) else code) from None
 
 
 def _explain(error: Exception) -> str:
@@ -99,7 +89,7 @@ def _explain(error: Exception) -> str:
 class ProgressBar(Progress):
     """A bar with the time left in a terminal; elsewhere a line for each note that is marked as one."""
 
-    def __init__(self, console: Console, name: str) -> None:
+    def __init__(self, name: str) -> None:
         times = (TimeElapsedColumn(), "left", TimeRemainingColumn())
         columns = ("{task.description}", BarColumn(), "{task.fields[note]}", *times)
         super().__init__(*columns, console=console, disable=not console.is_terminal)
@@ -114,9 +104,7 @@ class ProgressBar(Progress):
             self.console.print(f"{self.name}: {note}")
 
 
-def print_table(
-    console: Console, title: str | None, head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool = True
-) -> None:
+def print_table(title: str | None, head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool = True) -> None:
     """Print a table, with or without a head; numbers stand on the right, but for the first column."""
     table = Table(title=title, show_header=any(head))
     for place, column in enumerate(head):

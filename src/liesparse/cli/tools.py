@@ -9,34 +9,31 @@ from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-from rich.console import Console
+from typer import Argument, Option, Typer
 
 from liesparse.cli import common
-from liesparse.cli.common import DataArgument, DataDir, JsonOption, ProgressBar, framed, print_table
+from liesparse.cli.common import DataArgument, DataDir, JsonOption, console, explained, print_table
 
 PACKAGES = ("torch", "numpy", "scikit-learn", "matplotlib", "safetensors", "pillow", "pooch", "pyarrow", "fastapi")
 ENGINES = ("dense", "grid", "adaptive")
 ERRORS = {"adaptive": "adaptive_error", "grid N = 50": "grid50_error", "grid N = 100": "grid100_error"}
-data = typer.Typer(no_args_is_help=True, help="List data sets, fetch them, look at them.")
+data = Typer(no_args_is_help=True, help="List data sets, fetch them, look at them.")
 
 
 @data.command(name="list")
-@framed
-def list_command(console: Console, data_dir: DataDir = None) -> None:
+@explained()
+def list_command(data_dir: DataDir = None) -> None:
     """List the data sets that have a name, and where they are."""
     from liesparse.data import list_datasets
 
     rows = [(dataset.name, dataset.size, str(dataset.where)) for dataset in list_datasets(data_dir)]
-    print_table(console, None, ("name", "images", "where"), rows, numbers=False)
+    print_table(None, ("name", "images", "where"), rows, numbers=False)
     console.print("Or a path: .npy, .npz, .parquet, idx (gzipped or not), a folder or a zip of images.")
 
 
 @data.command()
-@framed
-def fetch(
-    console: Console, name: Annotated[str, typer.Argument(help="mnist or fashion-mnist.")], data_dir: DataDir = None
-) -> None:
+@explained()
+def fetch(name: Annotated[str, Argument(help="mnist or fashion-mnist.")], data_dir: DataDir = None) -> None:
     """Get a data set into the cache, its checksums checked."""
     from liesparse.data import fetch
 
@@ -44,11 +41,10 @@ def fetch(
 
 
 @data.command()
-@framed
+@explained()
 def preview(
-    console: Console,
     data: DataArgument,
-    out: Annotated[Path, typer.Option(help="File for the picture.")] = Path("preview.png"),
+    out: Annotated[Path, Option(help="File for the picture.")] = Path("preview.png"),
     data_dir: DataDir = None,
 ) -> None:
     """Draw the first images of DATA as the model would see them."""
@@ -61,23 +57,22 @@ def preview(
     console.print(f"{loaded.summary()} Look at {out}.")
 
 
-@framed
+@explained()
 def doctor(
-    console: Console,
     data_dir: DataDir = None,
-    test: Annotated[bool, typer.Option(help="Whether to train a small model as a test.")] = True,
+    test: Annotated[bool, Option(help="Whether to train a small model as a test.")] = True,
     json: JsonOption = None,
 ) -> None:
     """Show versions, threads, kernel and data, and train a small model as a test (about ten seconds)."""
     found = _look(data_dir)
     rows = [(name.replace("_", " "), str(value)) for name, value in found.items()]
-    print_table(console, None, ("", ""), rows, numbers=False)
+    print_table(None, ("", ""), rows, numbers=False)
     if test:
-        found |= _try(console)
+        found |= _try()
     common.write_numbers(found, json)
     if not found.get("self_test_passed", True):
         message = "The self-test failed: this installation does not learn what it should. Please report it."
-        raise common.fail(console, message)
+        raise common.fail(message)
     console.print("All is well." if test else "Nothing was tried.")
 
 
@@ -103,7 +98,7 @@ def _look(data_dir: Path | None) -> dict[str, Any]:
     }
 
 
-def _try(console: Console) -> dict[str, Any]:
+def _try() -> dict[str, Any]:
     import torch
 
     from liesparse import LieSparseCoder, embedded_digits, snr, translations
@@ -121,47 +116,46 @@ def _try(console: Console) -> dict[str, Any]:
     return {"self_test_snr": found, "self_test_seconds": round(seconds, 1), "self_test_passed": found > 8}
 
 
-@framed
+@explained()
 def bench(
-    console: Console,
     json: JsonOption = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw how time grows with each size into this PNG file.")] = None,
+    plot: Annotated[Path | None, Option(help="Draw how time grows with each size into this PNG file.")] = None,
 ) -> None:
     """Measure speed, accuracy and memory on this machine, in one or two minutes."""
     from liesparse import figures, files
     from liesparse.reproduce.bench import run_bench
 
-    with ProgressBar(console, "measuring") as bar:
+    with common.ProgressBar("measuring") as bar:
         result = run_bench(report=bar.show)
-    _print_bench(console, result)
+    _print_bench(result)
     common.write_numbers(result, json)
     if plot is not None:
         files.write_atomically(plot, figures.to_png(figures.growth_figure(result["growth"])))
 
 
-def _print_bench(console: Console, result: dict[str, Any]) -> None:
+def _print_bench(result: dict[str, Any]) -> None:
     rows = []
     for name in ("paper", "k100", "multiplicity2"):
         row = result[name]
         times = [f"{row[f'{engine}_ms']:.1f}" for engine in ENGINES]
         rows.append((name, *times, f"{row['grid_speedup']:.1f}×", f"{row['adaptive_time_ratio']:.2f}"))
     head = ("shape", *(f"{engine} ms" for engine in ENGINES), "grid speed-up", "adaptive / grid")
-    print_table(console, "FISTA inference of a batch", head, rows)
+    print_table("FISTA inference of a batch", head, rows)
     numbers = ("grid_ms", "adaptive_ms", "grid_over_best", "adaptive_over_best", "limit_fraction")
     rows = [
         (name, "not measured") if isinstance(row, str) else (name, *(f"{row[key]:.2f}" for key in numbers))
         for name, row in result["kernels"].items()
     ]
     head = ("kernel", *(key.replace("_over_", " / ").replace("_", " ") for key in numbers))
-    print_table(console, "Kernels at the paper's shape", head, rows)
+    print_table("Kernels at the paper's shape", head, rows)
     labels = ("sharp", "middle", "flat")
     rows = [(name, *(f"{result[key][label]:.1e}" for label in labels)) for name, key in ERRORS.items()]
-    print_table(console, "Mean relative error of E[R(s)]", ("", *labels), rows)
+    print_table("Mean relative error of E[R(s)]", ("", *labels), rows)
     sizes: dict[str, list[str]] = {}
     for row in result["growth"]:
         sizes.setdefault(row["size"], []).append(f"{row['value']}: {row['grid_ms']:.1f}")
     rows = [(size, "   ".join(cells)) for size, cells in sizes.items()]
-    print_table(console, "Grid inference of a batch as one size grows", ("size", "value: ms"), rows, numbers=False)
+    print_table("Grid inference of a batch as one size grows", ("size", "value: ms"), rows, numbers=False)
     shares = ", ".join(f"{part} {result[f'{part}_share']:.0%}" for part in ("inference", "gradients", "stiefel"))
     console.print(
         f"training step: {result['batch_ms']:.1f} ms by gradients on the grid ({shares}), "

@@ -7,11 +7,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-from rich.console import Console
+from typer import Option
 
 from liesparse.cli import common
-from liesparse.cli.common import DataArgument, DataDir, EpochsOption, JsonOption, ProgressBar, SetOption, framed
+from liesparse.cli.common import DataArgument, DataDir, EpochsOption, JsonOption, SetOption, console, explained
 
 if TYPE_CHECKING:
     from liesparse.data import LoadedData
@@ -23,23 +22,22 @@ TRUSTED = 50  # effective sample size below which the integrals are not; docs/en
 METRICS = {"snr": ("SNR", ".2f"), "active_codes": ("active codes", ".2f"), "log_likelihood": ("ln P(I | α̂)", ".1f")}
 
 
-@framed
+@explained()
 def train(
-    console: Console,
     data: DataArgument,
-    out: Annotated[Path, typer.Option(help="Folder for the run.")],
-    recipe: Annotated[str, typer.Option(help="best, paper, or a TOML file.")] = "best",
+    out: Annotated[Path, Option(help="Folder for the run.")],
+    recipe: Annotated[str, Option(help="best, paper, or a TOML file.")] = "best",
     values: SetOption = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder.")] = False,
-    components: Annotated[int, typer.Option(min=1, help="Shapes in the dictionary.")] = 10,
-    irreps: Annotated[int | None, typer.Option(min=1, help="Rotation planes; as many as fit, up to 128.")] = None,
-    torus_dim: Annotated[int, typer.Option(min=1, max=6, help="How many transformations at once.")] = 2,
-    multiplicity: Annotated[int, typer.Option(min=1, help="Planes for each frequency; 2 for handwriting.")] = 1,
-    sparsity: Annotated[float, typer.Option(min=0, help="Rate of the prior on the codes.")] = 10.0,
-    noise_std: Annotated[float, typer.Option(min=1e-6, help="Pixel noise of an image of norm 1.")] = 0.1,
+    resume: Annotated[bool, Option("--resume", help="Continue the run in the folder.")] = False,
+    components: Annotated[int, Option(min=1, help="Shapes in the dictionary.")] = 10,
+    irreps: Annotated[int | None, Option(min=1, help="Rotation planes; as many as fit, up to 128.")] = None,
+    torus_dim: Annotated[int, Option(min=1, max=6, help="How many transformations at once.")] = 2,
+    multiplicity: Annotated[int, Option(min=1, help="Planes for each frequency; 2 for handwriting.")] = 1,
+    sparsity: Annotated[float, Option(min=0, help="Rate of the prior on the codes.")] = 10.0,
+    noise_std: Annotated[float, Option(min=1e-6, help="Pixel noise of an image of norm 1.")] = 0.1,
     epochs: EpochsOption = None,
-    seed: Annotated[int, typer.Option(min=0, help="Random seed: same seed, same numbers.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1; auto is CUDA if there is any.")] = "auto",
+    seed: Annotated[int, Option(min=0, help="Random seed: same seed, same numbers.")] = 0,
+    device: Annotated[str, Option(help="auto, cpu, cuda or cuda:1; auto is CUDA if there is any.")] = "auto",
     data_dir: DataDir = None,
     json: JsonOption = None,
 ) -> None:
@@ -51,7 +49,7 @@ def train(
     from liesparse import LieSparseCoder, devices, load_recipe, run_directory
     from liesparse.recipes import parse_values
 
-    with common.explained(console, code=2):  # wrong use
+    with explained(code=2):  # wrong use
         settings = parse_values(values or [])
         load_recipe(recipe).with_values(settings)
         devices.choose_device(device)
@@ -69,27 +67,27 @@ def train(
         device=device,
         random_state=seed,
     )
-    metrics = _train(console, coder, data, out, resume=resume, data_dir=data_dir)
+    metrics = _train(coder, data, out, resume=resume, data_dir=data_dir)
     if metrics is not None:
         common.write_numbers(metrics, json)
-        print_metrics(console, metrics)
+        print_metrics(metrics)
         console.print(f"The run is in {out}. Next: liesparse report {out}")
 
 
 def _train(
-    console: Console, coder: LieSparseCoder, data: str, out: Path, *, resume: bool, data_dir: Path | None
+    coder: LieSparseCoder, data: str, out: Path, *, resume: bool, data_dir: Path | None
 ) -> dict[str, Any] | None:
     """Learn and write a run; of several processes the first one does so, and has numbers to show."""
     from liesparse import SparseCoder, parallel, run_directory
     from liesparse.data import load_data
 
-    with parallel.join() as group, common.explained(console, group=group):  # inside, they can agree on who prints
+    with parallel.join() as group, explained(group=group):  # inside, they can agree on who prints
         if group.rank == 0:
             _check_folder(out, resume=resume)
         loaded = load_data(data, data_dir=data_dir, group=group)
         console.print(loaded.summary() + (f"; {group.size} processes" if group.size > 1 else ""))
         began = time.monotonic()
-        _learn(console, coder, loaded, group)
+        _learn(coder, loaded, group)
         if group.rank > 0:
             return None
         seconds = time.monotonic() - began
@@ -128,13 +126,13 @@ def check_writable(folder: Path) -> None:
         place.rmdir()
 
 
-def _learn(console: Console, coder: LieSparseCoder, loaded: LoadedData, group: Group) -> None:
+def _learn(coder: LieSparseCoder, loaded: LoadedData, group: Group) -> None:
     from liesparse import training
 
     n_epochs = coder.effective_recipe().learning.n_epochs
     columns = ("epoch", "SNR", "active", "alive", "objective", "width", "multimodal", "|WᵀW-1|")
     console.print("{:>7} {:>8} {:>7} {:>6} {:>10} {:>7} {:>11} {:>9}".format(*columns))
-    with ProgressBar(console, "learning") as bar:
+    with common.ProgressBar("learning") as bar:
 
         def watch(progress: Progress) -> None:
             health = coder.history_[-1] if coder.history_ else None
@@ -156,7 +154,7 @@ def _learn(console: Console, coder: LieSparseCoder, loaded: LoadedData, group: G
     coder.set_params(callbacks=None, checkpoint_dir=None)
 
 
-def print_metrics(console: Console, metrics: dict[str, Any]) -> None:
+def print_metrics(metrics: dict[str, Any]) -> None:
     """Show the model beside plain sparse coding."""
     shown = {key: how for key, how in METRICS.items() if f"lsc_{key}" in metrics}
     rows = [
@@ -165,7 +163,7 @@ def print_metrics(console: Console, metrics: dict[str, Any]) -> None:
         if f"{method}_snr" in metrics
     ]
     head = ("", *(column for column, _ in shown.values()))
-    common.print_table(console, f"{metrics['n_test_images']:,} held-out images", head, rows)
+    common.print_table(f"{metrics['n_test_images']:,} held-out images", head, rows)
     size = metrics.get("least_effective_sample_size", TRUSTED)
     if size < TRUSTED:
         console.print(
@@ -174,13 +172,12 @@ def print_metrics(console: Console, metrics: dict[str, Any]) -> None:
         )
 
 
-@framed
+@explained()
 def demo(
-    console: Console,
-    out: Annotated[Path, typer.Option(help="Folder for the model, metrics.json and the picture.")] = Path("runs/demo"),
-    seed: Annotated[int, typer.Option(min=0, help="Random seed: same seed, same numbers.")] = 0,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the images.")] = 10,
-    images: Annotated[int, typer.Option(min=1000, help="Training images to make.")] = 30_000,
+    out: Annotated[Path, Option(help="Folder for the model, metrics.json and the picture.")] = Path("runs/demo"),
+    seed: Annotated[int, Option(min=0, help="Random seed: same seed, same numbers.")] = 0,
+    epochs: Annotated[int, Option(min=1, help="Passes over the images.")] = 10,
+    images: Annotated[int, Option(min=1000, help="Training images to make.")] = 30_000,
 ) -> None:
     """Learn ten digits and 2-D translation from unlabelled images, in a few minutes."""
     from liesparse import LieSparseCoder, figures, files
@@ -191,7 +188,7 @@ def demo(
     check_writable(out)
     console.print(f"Making {images:,} images of ten digits shifted by up to 7 pixels; nobody tells the model so.")
     how = {"data": f"translation:n={images},seed={seed}", "recipe": "best", "seed": seed, "epochs": epochs}
-    with ProgressBar(console, "learning") as bar:
+    with common.ProgressBar("learning") as bar:
 
         def watch(progress: Progress, history: list[dict[str, Any]]) -> None:
             note = f"epoch {progress.epoch}/{epochs}"
@@ -206,7 +203,7 @@ def demo(
             coder = LieSparseCoder.from_model(state.parameters, (28, 28), history=history, random_state=seed)
             save_run(Run(out, coder, None, how | {"interrupted_at_step": state.step}, {}))
             raise KeyboardInterrupt(f"Stopped at step {state.step}; the model so far is in {out}.") from None
-    print_metrics(console, result.metrics)
+    print_metrics(result.metrics)
     console.print(f"Took {result.metrics['total_seconds']:.0f} s.")
     save_run(Run(out, result.coder, result.baseline, how, result.metrics))
     files.write_atomically(out / "demo.png", figures.to_png(result.figure))

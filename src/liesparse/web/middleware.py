@@ -65,7 +65,7 @@ class SafetyMiddleware:
             body = await self._read_body(Request(scope, receive))
             await self._run_app(scope, body, receive, send_with_headers)
         except ClientDisconnect:
-            return
+            pass
         except HTTPException as error:
             response = JSONResponse({"detail": error.detail}, error.status_code, error.headers)
             await response(scope, receive, send_with_headers)
@@ -76,18 +76,15 @@ class SafetyMiddleware:
                 await JSONResponse({"detail": detail}, 500)(scope, receive, send_with_headers)
 
     def _check_headers(self, headers: Headers) -> None:
-        hosts = [host.lower() for host in headers.getlist("host")]
-        if len(hosts) != 1 or not self._is_known(hosts[0]):
-            raise HTTPException(421, "This server does not answer to that name. Use the address that it printed.")
-        own = {f"http://{hosts[0]}", f"https://{hosts[0]}"}
-        if not {origin.lower() for origin in headers.getlist("origin")} <= own:
-            raise HTTPException(403, "Requests from other pages are not answered.")
-
-    def _is_known(self, host: str) -> bool:
+        host = ", ".join(headers.getlist("host")).lower()  # two hosts, or none, are no host
         match = _HOST.fullmatch(host)
         name = (match[1] or match[2]) if match else ""
         address = _ip_address(name)
-        return str(address or name) in self.hosts or (self.any_address and address is not None)
+        known = str(address or name) in self.hosts or (self.any_address and address is not None)
+        if not (match and known):
+            raise HTTPException(421, "This server does not answer to that name. Use the address that it printed.")
+        if not {origin.lower() for origin in headers.getlist("origin")} <= {f"http://{host}", f"https://{host}"}:
+            raise HTTPException(403, "Requests from other pages are not answered.")
 
     async def _read_body(self, request: Request) -> bytes:
         """Return the body; one that is too large is read to its end, as a browser hears no answer before that."""
