@@ -102,10 +102,9 @@ def infer(
         np.concatenate([np.asarray(part) for part in column]) for column in zip(*parts, strict=True)
     )
     columns = {"image": rows.places}
-    columns |= {f"code{k}": codes[:, k] for k in range(codes.shape[1])}
-    columns |= {f"pose{j + 1}": poses[:, j] for j in range(poses.shape[1])}
-    columns |= {f"width{j + 1}": widths[:, j] for j in range(poses.shape[1])}
-    columns |= {"log_likelihood": scores}
+    for name, first, values in (("code", 0, codes), ("pose", 1, poses), ("width", 1, widths)):
+        columns |= {f"{name}{place}": column for place, column in enumerate(values.T, first)}
+    columns["log_likelihood"] = scores
     arrays = {"image": rows.places, "codes": codes, "poses": poses, "widths": widths, "log_likelihood": scores}
     write_table(out, columns, arrays)
     console.print(f"{len(codes):,} images, in {out}.")

@@ -105,14 +105,24 @@ def figures(
     Learned models are kept in OUT/models and used again. After Ctrl-C the same command goes on where it stopped.
     """
     from liesparse import load_recipe, training
+    from liesparse.data import find_mnist
     from liesparse.reproduce.rows import ROWS, Order
 
     names = _choose_rows(rows, list(FIGURE_ROWS))
     check_writable(out)
     models = out / "models"
     models.mkdir(parents=True, exist_ok=True)
+    try:  # before, not after, the others are learned
+        if "mnist-10" in names:
+            find_mnist("train", data_dir)
+            find_mnist("test", data_dir)
+    except FileNotFoundError as error:
+        if rows is not None:  # it was asked for
+            raise
+        console.print(f"Without mnist-10. {error}")
+        names.remove("mnist-10")
     orders = []
-    for name in _rows_with_data(names, data_dir, asked=rows is not None):
+    for name in names:
         recipe, row = load_recipe("best", name), ROWS[name]
         if epochs is not None:
             recipe = recipe.with_values({"learning.n_epochs": epochs})
@@ -123,22 +133,6 @@ def figures(
     except KeyboardInterrupt as stopped:
         where = str(stopped).replace(training.GO_ON, "") or f"Stopped. Finished models are in {models}."
         raise KeyboardInterrupt(f"{where.strip()} The same command goes on from there.") from None
-
-
-def _rows_with_data(names: list[str], data_dir: Path | None, *, asked: bool) -> list[str]:
-    """Leave out the rows without data, or stop if they were asked for: before, not after, the others are learned."""
-    from liesparse.data import find_mnist
-
-    try:
-        if "mnist-10" in names:
-            find_mnist("train", data_dir)
-            find_mnist("test", data_dir)
-    except FileNotFoundError as error:
-        if asked:
-            raise
-        console.print(f"Without mnist-10. {error}")
-        return [name for name in names if name != "mnist-10"]
-    return names
 
 
 def _draw_figures(orders: list[Order], n_images: int, data_dir: Path | None, out: Path) -> None:

@@ -64,19 +64,6 @@ def doctor(
     json: JsonOption = None,
 ) -> None:
     """Show versions, threads, kernel and data, and train a small model as a test (about ten seconds)."""
-    found = _look(data_dir)
-    rows = [(name.replace("_", " "), str(value)) for name, value in found.items()]
-    print_table(None, ("", ""), rows, numbers=False)
-    if test:
-        found |= _try()
-    common.write_numbers(found, json)
-    if not found.get("self_test_passed", True):
-        message = "The self-test failed: this installation does not learn what it should. Please report it."
-        raise common.fail(message)
-    console.print("All is well." if test else "Nothing was tried.")
-
-
-def _look(data_dir: Path | None) -> dict[str, Any]:
     import torch
 
     from liesparse import __version__, devices
@@ -87,18 +74,21 @@ def _look(data_dir: Path | None) -> dict[str, Any]:
     for package in PACKAGES:
         with suppress(metadata.PackageNotFoundError):
             versions[package] = metadata.version(package)
-    return {
-        "liesparse": __version__,
-        "python": platform.python_version(),
-        **versions,
-        "threads": torch.get_num_threads(),
-        "device": str(devices.choose_device("auto")),
-        "kernel": f"{kernel.library.name if kernel.library else 'torch, several times slower'}: {kernel.reason}",
-        **{f"data: {source.name}": source.where for source in list_datasets(data_dir)},
-    }
+    found: dict[str, Any] = {"liesparse": __version__, "python": platform.python_version(), **versions}
+    found |= {"threads": torch.get_num_threads(), "device": str(devices.choose_device("auto"))}
+    found["kernel"] = f"{kernel.library.name if kernel.library else 'torch, several times slower'}: {kernel.reason}"
+    found |= {f"data: {source.name}": source.where for source in list_datasets(data_dir)}
+    print_table(None, ("", ""), [(name, str(value)) for name, value in found.items()], numbers=False)
+    if test:
+        found |= _try_to_learn()
+    common.write_numbers(found, json)
+    if not found.get("self_test_passed", True):
+        message = "The self-test failed: this installation does not learn what it should. Please report it."
+        raise common.fail(message)
+    console.print("All is well." if test else "Nothing was tried.")
 
 
-def _try() -> dict[str, Any]:
+def _try_to_learn() -> dict[str, Any]:
     import torch
 
     from liesparse import LieSparseCoder, embedded_digits, snr, translations

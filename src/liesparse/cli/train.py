@@ -53,22 +53,12 @@ def train(
         settings = parse_values(values or [])
         load_recipe(recipe).with_values(settings)
         devices.choose_device(device)
-    coder = LieSparseCoder(
-        components,
-        n_irreps=irreps or "auto",
-        torus_dim=torus_dim,
-        multiplicity=multiplicity,
-        sparsity=sparsity,
-        noise_std=noise_std,
-        recipe=recipe,
-        n_epochs=epochs,
-        settings=settings or None,
-        checkpoint_dir=out / run_directory.CHECKPOINTS,
-        device=device,
-        random_state=seed,
-    )
+    model: dict[str, Any] = {"n_irreps": irreps or "auto", "torus_dim": torus_dim, "multiplicity": multiplicity}
+    model |= {"sparsity": sparsity, "noise_std": noise_std}
+    how: dict[str, Any] = {"recipe": recipe, "n_epochs": epochs, "settings": settings or None, "random_state": seed}
+    coder = LieSparseCoder(components, checkpoint_dir=out / run_directory.CHECKPOINTS, device=device, **model, **how)
     metrics = _train(coder, data, out, resume=resume, data_dir=data_dir)
-    if metrics is not None:
+    if metrics is not None:  # else another process has them
         common.write_numbers(metrics, json)
         print_metrics(metrics)
         console.print(f"The run is in {out}. Next: liesparse report {out}")
@@ -78,12 +68,18 @@ def _train(
     coder: LieSparseCoder, data: str, out: Path, *, resume: bool, data_dir: Path | None
 ) -> dict[str, Any] | None:
     """Learn and write a run; of several processes the first one does so, and has numbers to show."""
-    from liesparse import SparseCoder, parallel, run_directory
+    from liesparse import SparseCoder, checkpoint, parallel, run_directory
     from liesparse.data import load_data
 
+    checkpoints = out / run_directory.CHECKPOINTS
     with parallel.join() as group, explained(group=group):  # inside, they can agree on who prints
         if group.rank == 0:
-            _check_folder(out, resume=resume)
+            begun = bool(checkpoint.list_checkpoints(checkpoints))
+            if not resume and (begun or (out / run_directory.MODEL).exists()):
+                raise ValueError(f"{out} already holds a run. Add --resume to continue it, or choose another --out.")
+            if resume and not begun:
+                raise ValueError(f"{out} holds no run to continue. Leave --resume away to start one.")
+            check_writable(checkpoints)
         loaded = load_data(data, data_dir=data_dir, group=group)
         console.print(loaded.summary() + (f"; {group.size} processes" if group.size > 1 else ""))
         began = time.monotonic()
@@ -100,17 +96,6 @@ def _train(
         how |= {"settings": coder.settings or {}, "epochs": coder.n_epochs}
         run_directory.save_run(run_directory.Run(out, coder, baseline, how, metrics))
     return metrics
-
-
-def _check_folder(out: Path, *, resume: bool) -> None:
-    from liesparse import checkpoint, run_directory
-
-    begun = bool(checkpoint.list_checkpoints(out / run_directory.CHECKPOINTS))
-    if not resume and (begun or (out / run_directory.MODEL).exists()):
-        raise ValueError(f"{out} already holds a run. Add --resume to continue it, or choose another --out.")
-    if resume and not begun:
-        raise ValueError(f"{out} holds no run to continue. Leave --resume away to start one.")
-    check_writable(out / run_directory.CHECKPOINTS)
 
 
 def check_writable(folder: Path) -> None:
@@ -156,13 +141,12 @@ def _learn(coder: LieSparseCoder, loaded: LoadedData, group: Group) -> None:
 
 def print_metrics(metrics: dict[str, Any]) -> None:
     """Show the model beside plain sparse coding."""
-    shown = {key: how for key, how in METRICS.items() if f"lsc_{key}" in metrics}
     rows = [
-        (name, *(format(metrics[f"{method}_{key}"], digits) for key, (_, digits) in shown.items()))
+        (name, *(format(metrics[f"{method}_{key}"], digits) for key, (_, digits) in METRICS.items()))
         for name, method in (("Lie Group Sparse Coding", "lsc"), ("plain sparse coding", "sparse_coding"))
         if f"{method}_snr" in metrics
     ]
-    head = ("", *(column for column, _ in shown.values()))
+    head = ("", *(column for column, _ in METRICS.values()))
     common.print_table(f"{metrics['n_test_images']:,} held-out images", head, rows)
     size = metrics.get("least_effective_sample_size", TRUSTED)
     if size < TRUSTED:

@@ -14,7 +14,6 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
-BODY_SECONDS = 15.0
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -38,7 +37,7 @@ class SafetyMiddleware:
     this machine sends its own name.
     """
 
-    def __init__(self, app: ASGIApp, *, host: str, max_bytes: int, body_seconds: float = BODY_SECONDS) -> None:
+    def __init__(self, app: ASGIApp, *, host: str, max_bytes: int, body_seconds: float = 15.0) -> None:
         self.app, self.max_bytes, self.body_seconds = app, max_bytes, body_seconds
         address = _ip_address(host)
         self.any_address = address is not None and address.is_unspecified
@@ -65,7 +64,7 @@ class SafetyMiddleware:
             body = await self._read_body(Request(scope, receive))
             await self._run_app(scope, body, receive, send_with_headers)
         except ClientDisconnect:
-            pass
+            return
         except HTTPException as error:
             response = JSONResponse({"detail": error.detail}, error.status_code, error.headers)
             await response(scope, receive, send_with_headers)

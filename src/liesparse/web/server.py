@@ -189,13 +189,13 @@ def describe_api(schema: dict[str, Any]) -> str:
     title = f"{schema['info']['title']} {schema['info']['version']}"
     parts = [f"<h1>{html.escape(title)}</h1><p><a href='/openapi.json'>OpenAPI</a>. <a href='/'>The explorer</a>.</p>"]
     for path, methods in schema["paths"].items():
-        for method, route in methods.items():
-            body, responses = route["requestBody"], route["responses"].items()
-            lines = [f"takes {', '.join(body['content'])}. {body.get('description', '')}"]
-            lines += [f"{status}: {response['description']}" for status, response in responses]
-            items = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
-            parts.append(f"<h2><code>{method.upper()} {html.escape(path)}</code></h2>")
-            parts.append(f"<p>{html.escape(route['summary'])}. {html.escape(route['description'])}</p><ul>{items}</ul>")
+        route = methods["post"]  # there are no others in the schema
+        body = route["requestBody"]
+        lines = [f"takes {', '.join(body['content'])}. {body.get('description', '')}"]
+        lines += [f"{status}: {response['description']}" for status, response in route["responses"].items()]
+        items = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
+        about = html.escape(f"{route['summary']}. {route['description']}")
+        parts.append(f"<h2><code>POST {html.escape(path)}</code></h2><p>{about}</p><ul>{items}</ul>")
     for name, component in schema["components"]["schemas"].items():
         parts.append(f"<h2>{html.escape(name)}</h2><pre>{html.escape(json.dumps(component, indent=2))}</pre>")
     head = '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>liesparse explorer: API</title></head>'
@@ -208,11 +208,8 @@ def open_socket(host: str, port: int) -> socket.socket:
         reject("--host", "an address", "none", "Pass 127.0.0.1 for this machine alone.")
     v6 = ":" in host
     try:
-        return socket.create_server(
-            (host, port),
-            family=socket.AF_INET6 if v6 else socket.AF_INET,
-            dualstack_ipv6=v6 and socket.has_dualstack_ipv6(),
-        )
+        family = socket.AF_INET6 if v6 else socket.AF_INET
+        return socket.create_server((host, port), family=family, dualstack_ipv6=v6 and socket.has_dualstack_ipv6())
     except (OSError, UnicodeError) as error:
         fix = "Pass an address of this machine as --host, and another --port or none for a free one."
         reason = str(error.strerror).partition(" (while")[0] if isinstance(error, OSError) else "not a name"

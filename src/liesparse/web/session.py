@@ -31,7 +31,7 @@ from liesparse.data.pictures import decode_all
 from liesparse.devices import to_cpu
 from liesparse.estimators import LieSparseCoder, SparseCoder
 from liesparse.posterior import Engine, log_likelihood, make_engine, pose_natural
-from liesparse.run_directory import Run, load_run
+from liesparse.run_directory import load_run
 
 FOLDER = Path(__file__).parent / "page"
 SCRIPTS = ("model", "paint", "gif", "pose", "sketch", "walk", "planes", "controls", "render", "app")  # in this order
@@ -77,19 +77,12 @@ class Session(NamedTuple):
 
 
 def open_session(folder: Path | None = None, *, data_dir: Path | None = None) -> Session:
-    """Open a run, or the one that comes with the package; test images come from the data of the run."""
+    """Open a run, or the one that comes with the package; test images come from its data, none if they are gone."""
     run = load_run(folder or DEMO)
     spec, title = str(run.settings.get("data", "")), "Ten digits that move"
     if folder is not None:  # no full paths, as an exported page may be given to others
         title = f"{folder.resolve().name}: learned from {Path(parse_spec(spec).head).name or 'unknown data'}"
         title = title.encode(errors="replace").decode()  # file names may hold bytes that are not valid text
-    model = run.coder.model_
-    engine = make_engine("auto", model.frequencies, dtype=model.dtype)
-    return Session(title, run.coder, run.baseline, engine, _examples(run, spec, data_dir))
-
-
-def _examples(run: Run, spec: str, data_dir: Path | None) -> Float[Tensor, "image pixel"]:
-    """Return some test images, evenly spread; none where the data cannot be found."""
     model = run.coder.model_
     try:
         if not spec:
@@ -98,9 +91,10 @@ def _examples(run: Run, spec: str, data_dir: Path | None) -> Float[Tensor, "imag
         test = check_shape(load_data(spec, data_dir=data_dir, download=False, n=1), run.coder.image_shape_).test
     except (ValueError, OSError) as error:
         logger.warning("No test images to show: %s", error)
-        return torch.zeros(0, model.n_pixels, dtype=model.dtype)
-    chosen = torch.linspace(0, len(test) - 1, min(N_EXAMPLES, len(test))).round().long()
-    return test[chosen].to(model.dtype)
+        test = torch.zeros(0, model.n_pixels)
+    chosen = torch.linspace(0, len(test) - 1, min(N_EXAMPLES, len(test))).round().long()  # evenly spread
+    engine = make_engine("auto", model.frequencies, dtype=model.dtype)
+    return Session(title, run.coder, run.baseline, engine, test[chosen].to(model.dtype))
 
 
 def normalized(pixels: Float[Tensor, " pixel"]) -> Float[Tensor, " pixel"]:
@@ -114,10 +108,8 @@ def normalized(pixels: Float[Tensor, " pixel"]) -> Float[Tensor, " pixel"]:
 
 def picture_layout(shape: tuple[int, ...]) -> tuple[int, int, int, int, int]:
     """Return height, width, channels, and the strides from pixel to pixel and from channel to channel."""
-    if len(shape) == 1:
-        return 1, shape[0], 1, 1, 1
-    if len(shape) == 2:
-        return shape[0], shape[1], 1, 1, 1
+    if len(shape) <= 2:
+        return shape[-2] if len(shape) == 2 else 1, shape[-1], 1, 1, 1
     if len(shape) == 3 and shape[2] in (1, 3):
         return shape[0], shape[1], shape[2], shape[2], 1
     if len(shape) != 3 or shape[0] not in (1, 3):
