@@ -214,9 +214,7 @@ def make_document(session: Session, *, live: bool) -> Document:
         "title": html.escape(session.title),
         "policy": html.escape(policy),
         "style": style,
-        "session": serialize_session(session, live=live).replace(
-            "<", "\\u003c"
-        ),  # so that no text can close the element
+        "session": serialize_session(session, live=live).replace("<", "\\u003c"),  # no text can close the element
         "script": script,
     }
     # One pass only: braces inside an inserted part stay as they are.
@@ -226,9 +224,8 @@ def make_document(session: Session, *, live: bool) -> Document:
 def serialize_session(session: Session, *, live: bool) -> str:
     """Return the model, the examples and their views as JSON; ``live`` tells the page that a server can infer."""
     model, examples = session.coder.model_, session.examples
-    views = (
-        [view.model_dump_json(exclude={"pixels", "note"}) for view in infer(session, examples)] if len(examples) else []
-    )
+    inferred = infer(session, examples) if len(examples) else []
+    views = [view.model_dump_json(exclude={"pixels", "note"}) for view in inferred]
     arrays = {"basis": to_cpu(model.group_basis).numpy(), "shapes": session.coder.components_}
     if session.baseline is not None:
         arrays["plain"] = session.baseline.components_
