@@ -34,6 +34,7 @@ from liesparse.state import Progress, State
 N_MONITORED = 200  # images from which the health of each epoch is read
 FIRST_FREQUENCIES = 6  # of one axis, before the lattice is fitted: high ones invite a pose that turns too slowly
 TRIAL_SHARE = 0.03  # of the training, for each round of trials of several starts
+GO_ON = "Call fit(X), or what you called, again with the same images, settings and folder to go on from there."
 
 
 History = list[dict[str, Any]]
@@ -257,7 +258,7 @@ def _stopped_message(progress: Progress, checkpoints: CheckpointPolicy | None) -
     where = f"Stopped after step {progress.step}" + (f" of {progress.n_steps}" if progress.n_steps else "")
     if checkpoints is None:
         return f"{where}; nothing was saved. Give a folder for checkpoints to be able to go on."
-    return f"{where}; saved in {checkpoints.folder}. Do the same again to go on from there."
+    return f"{where}; saved in {checkpoints.folder}. {GO_ON}"
 
 
 @contextmanager

@@ -41,7 +41,7 @@ def drawn(out, stopped):  # noqa: ARG001, it goes on from there
 
 
 def test_an_interrupted_run_says_how_to_go_on(stopped):
-    assert "Do the same again to go on from there" in stopped
+    assert "The same command goes on from there." in stopped
     assert "Traceback" not in stopped
 
 

@@ -75,7 +75,7 @@ def test_ctrl_c_and_resume_give_the_same_model(trained, tmp_path):
         process.send_signal(signal.SIGINT)
         rest = process.stdout.read()
         assert process.wait(timeout=60) == 130, rest
-    assert "to go on from there" in rest
+    assert "The same command with --resume goes on from there." in rest
     unfinished = run("evaluate", out)
     assert unfinished.returncode == 1
     assert "unfinished" in unfinished.stdout

@@ -181,7 +181,7 @@ def test_ctrl_c_finishes_the_step_and_keeps_what_was_learned(X, tmp_path):
             signal.raise_signal(signal.SIGINT)
 
     coder = LieSparseCoder(**SMALL, checkpoint_dir=tmp_path, callbacks=[press])
-    with pytest.raises(Interrupted, match=r"Stopped after step 3 of 6; saved in .* Do the same again to go on"):
+    with pytest.raises(Interrupted, match=r"Stopped after step 3 of 6; saved in .* Call fit\(X\), .* to go on"):
         coder.fit(X)
     assert coder.n_iter_ == 3
     assert coder.transform(X[:2]).shape == (2, 3)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from liesparse.cli.data import app
+from liesparse.cli.tools import data as app
 from liesparse.data import (
     datasets,
     list_datasets,

@@ -1,13 +1,12 @@
 """What is measured of a finished run, beside what the tests of the metrics know."""
 
-import io
 from dataclasses import replace
 
 import pytest
 import torch
-from rich.console import Console
 
 from liesparse import LieSparseCoder
+from liesparse.cli.common import console, set_console
 from liesparse.cli.train import print_metrics
 from liesparse.inference import infer_codes
 from liesparse.initialization import random_start
@@ -28,9 +27,10 @@ def make_run(torus_dim, repeats=1, noise_std=0.1):
 
 
 def printed(metrics):
-    console = Console(file=io.StringIO(), width=200)
-    print_metrics(console, metrics)
-    return console.file.getvalue()
+    set_console()
+    with console.capture() as said:
+        print_metrics(metrics)
+    return said.get()
 
 
 # 125 equal modes are too many, and rounding decides which of them get a cloud.

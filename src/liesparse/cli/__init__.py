@@ -1,4 +1,4 @@
-"""The command line: each command parses, calls and writes, inside the frame of ``common.framed``."""
+"""The command line: each command parses, calls and writes, inside ``common.explained``."""
 
 from __future__ import annotations
 
@@ -7,46 +7,34 @@ from typing import Annotated
 import typer
 
 from liesparse import __version__
-from liesparse.cli.common import set_debug
-from liesparse.cli.data import app as data
-from liesparse.cli.diagnostics import bench, doctor
-from liesparse.cli.explore import explore
-from liesparse.cli.model_commands import canonicalize, evaluate, infer, report, traverse
-from liesparse.cli.reproduce import app as reproduce
-from liesparse.cli.train import demo, train
+from liesparse.cli import common, model_commands, reproduce, tools, train
 
-app = typer.Typer(
-    name="liesparse",
-    help="Learn from unlabelled images what is in them and how it moves.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
-for command in (demo, train, evaluate, infer, canonicalize, traverse, report, explore):
+HELP = "Learn from unlabelled images what is in them and how it moves."
+app = typer.Typer(name="liesparse", help=HELP, no_args_is_help=True, pretty_exceptions_enable=False)
+app.command()(train.demo)
+app.command()(train.train)
+for command in model_commands.COMMANDS:
     app.command()(command)
-app.add_typer(data, name="data")
-app.add_typer(reproduce, name="reproduce")
-app.command()(bench)
-app.command()(doctor)
+app.add_typer(tools.data, name="data")
+app.add_typer(reproduce.app, name="reproduce")
+app.command()(tools.bench)
+app.command()(tools.doctor)
+main = app  # what the script and ``python -m liesparse`` call
 
 
-def _print_version(wanted: bool) -> bool:
+def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"liesparse {__version__}")
         raise typer.Exit
-    return wanted
 
 
-@app.callback()
+@app.callback(help=HELP)
 def root(
     version: Annotated[  # noqa: ARG001, its callback does the work
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and stop.")
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
 ) -> None:
-    """Learn from unlabelled images what is in them and how it moves."""
-    set_debug(debug)
-
-
-def main() -> None:
-    """Run the command line."""
-    app()
+    """Note what holds for every command."""
+    common.set_console()
+    common.debug = debug

@@ -7,25 +7,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-from rich.console import Console
+from typer import Option
 
-from liesparse.cli.common import (
-    DataArgument,
-    DataDir,
-    EpochsOption,
-    JsonOption,
-    ProgressBar,
-    SetOption,
-    explained,
-    framed,
-    print_table,
-    write_numbers,
-)
+from liesparse.cli import common
+from liesparse.cli.common import DataArgument, DataDir, EpochsOption, JsonOption, SetOption, console, explained
 
 if TYPE_CHECKING:
     from liesparse.data import LoadedData
-    from liesparse.estimators import LieSparseCoder, SparseCoder
+    from liesparse.estimators import LieSparseCoder
     from liesparse.parallel import Group
     from liesparse.state import Progress
 
@@ -33,23 +22,22 @@ TRUSTED = 50  # effective sample size below which the integrals are not; docs/en
 METRICS = {"snr": ("SNR", ".2f"), "active_codes": ("active codes", ".2f"), "log_likelihood": ("ln P(I | α̂)", ".1f")}
 
 
-@framed
+@explained()
 def train(
-    console: Console,
     data: DataArgument,
-    out: Annotated[Path, typer.Option(help="Folder for the run.")],
-    recipe: Annotated[str, typer.Option(help="best, paper, or a TOML file.")] = "best",
+    out: Annotated[Path, Option(help="Folder for the run.")],
+    recipe: Annotated[str, Option(help="best, paper, or a TOML file.")] = "best",
     values: SetOption = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder.")] = False,
-    components: Annotated[int, typer.Option(min=1, help="Shapes in the dictionary.")] = 10,
-    irreps: Annotated[int | None, typer.Option(min=1, help="Rotation planes; as many as fit, up to 128.")] = None,
-    torus_dim: Annotated[int, typer.Option(min=1, max=6, help="How many transformations at once.")] = 2,
-    multiplicity: Annotated[int, typer.Option(min=1, help="Planes for each frequency; 2 for handwriting.")] = 1,
-    sparsity: Annotated[float, typer.Option(min=0, help="Rate of the prior on the codes.")] = 10.0,
-    noise_std: Annotated[float, typer.Option(min=1e-6, help="Pixel noise of an image of norm 1.")] = 0.1,
+    resume: Annotated[bool, Option("--resume", help="Continue the run in the folder.")] = False,
+    components: Annotated[int, Option(min=1, help="Shapes in the dictionary.")] = 10,
+    irreps: Annotated[int | None, Option(min=1, help="Rotation planes; as many as fit, up to 128.")] = None,
+    torus_dim: Annotated[int, Option(min=1, max=6, help="How many transformations at once.")] = 2,
+    multiplicity: Annotated[int, Option(min=1, help="Planes for each frequency; 2 for handwriting.")] = 1,
+    sparsity: Annotated[float, Option(min=0, help="Rate of the prior on the codes.")] = 10.0,
+    noise_std: Annotated[float, Option(min=1e-6, help="Pixel noise of an image of norm 1.")] = 0.1,
     epochs: EpochsOption = None,
-    seed: Annotated[int, typer.Option(min=0, help="Random seed: same seed, same numbers.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1; auto is CUDA if there is any.")] = "auto",
+    seed: Annotated[int, Option(min=0, help="Random seed: same seed, same numbers.")] = 0,
+    device: Annotated[str, Option(help="auto, cpu, cuda or cuda:1; auto is CUDA if there is any.")] = "auto",
     data_dir: DataDir = None,
     json: JsonOption = None,
 ) -> None:
@@ -58,76 +46,56 @@ def train(
     Ctrl-C finishes the step and saves. The same command with --resume continues the run; the result is byte-identical.
     After `torchrun --nproc-per-node 2 -m liesparse` two processes share each batch.
     """
-    from liesparse.devices import choose_device
-    from liesparse.estimators import LieSparseCoder
-    from liesparse.recipes import load_recipe, parse_values
-    from liesparse.run_directory import CHECKPOINTS
+    from liesparse import LieSparseCoder, devices, load_recipe, run_directory
+    from liesparse.recipes import parse_values
 
-    with explained(console, code=2):  # wrong use
+    with explained(code=2):  # wrong use
         settings = parse_values(values or [])
         load_recipe(recipe).with_values(settings)
-        choose_device(device)
-    coder = LieSparseCoder(
-        components,
-        n_irreps=irreps or "auto",
-        torus_dim=torus_dim,
-        multiplicity=multiplicity,
-        sparsity=sparsity,
-        noise_std=noise_std,
-        recipe=recipe,
-        n_epochs=epochs,
-        settings=settings or None,
-        checkpoint_dir=out / CHECKPOINTS,
-        device=device,
-        random_state=seed,
-    )
-    _train(console, coder, data, out, resume=resume, data_dir=data_dir, json=json)
+        devices.choose_device(device)
+    model: dict[str, Any] = {"n_irreps": irreps or "auto", "torus_dim": torus_dim, "multiplicity": multiplicity}
+    model |= {"sparsity": sparsity, "noise_std": noise_std}
+    how: dict[str, Any] = {"recipe": recipe, "n_epochs": epochs, "settings": settings or None, "random_state": seed}
+    coder = LieSparseCoder(components, checkpoint_dir=out / run_directory.CHECKPOINTS, device=device, **model, **how)
+    metrics = _train(coder, data, out, resume=resume, data_dir=data_dir)
+    if metrics is not None:  # else another process has them
+        common.write_numbers(metrics, json)
+        print_metrics(metrics)
+        console.print(f"The run is in {out}. Next: liesparse report {out}")
 
 
 def _train(
-    console: Console,
-    coder: LieSparseCoder,
-    data: str,
-    out: Path,
-    *,
-    resume: bool,
-    data_dir: Path | None,
-    json: Path | None,
-) -> None:
+    coder: LieSparseCoder, data: str, out: Path, *, resume: bool, data_dir: Path | None
+) -> dict[str, Any] | None:
+    """Learn and write a run; of several processes the first one does so, and has numbers to show."""
+    from liesparse import SparseCoder, checkpoint, parallel, run_directory
     from liesparse.data import load_data
-    from liesparse.parallel import join
-    from liesparse.run_directory import Run, measure, save_run
 
-    with join() as group, explained(console, group=group):  # inside, the processes can agree on who prints
+    checkpoints = out / run_directory.CHECKPOINTS
+    with parallel.join() as group, explained(group=group):  # inside, they can agree on who prints
         if group.rank == 0:
-            _check_folder(out, resume=resume)
+            begun = bool(checkpoint.list_checkpoints(checkpoints))
+            if not resume and (begun or (out / run_directory.MODEL).exists()):
+                raise ValueError(f"{out} already holds a run. Add --resume to continue it, or choose another --out.")
+            if resume and not begun:
+                raise ValueError(f"{out} holds no run to continue. Leave --resume away to start one.")
+            check_writable(checkpoints)
         loaded = load_data(data, data_dir=data_dir, group=group)
-        console.print(loaded.summary() + (f"; {group.size} processes" if group.size > 1 else ""), markup=False)
+        console.print(loaded.summary() + (f"; {group.size} processes" if group.size > 1 else ""))
         began = time.monotonic()
-        _learn(console, coder, loaded, group)
+        _learn(coder, loaded, group)
         if group.rank > 0:
-            return  # the first process does the rest
+            return None
         seconds = time.monotonic() - began
-        baseline = _learn_baseline(console, coder, loaded)
-        metrics = measure(coder, baseline, loaded.test) | {"training_seconds": round(seconds, 1)}
+        some = f"{len(loaded.train):,} of the" if loaded.stream else "the same"
+        console.print(f"Plain sparse coding with {some} images, to compare with …")
+        shared = {name: getattr(coder, name) for name in ("n_components", "sparsity", "noise_std", "random_state")}
+        baseline = SparseCoder(n_epochs=5, **shared).fit(loaded.train.reshape(-1, *loaded.image_shape))
+        metrics = run_directory.measure(coder, baseline, loaded.test) | {"training_seconds": round(seconds, 1)}
         how = {"data": data, "data_summary": loaded.summary(), "recipe": coder.recipe, "seed": coder.random_state}
         how |= {"settings": coder.settings or {}, "epochs": coder.n_epochs}
-        save_run(Run(out, coder, baseline, how, metrics))
-        write_numbers(metrics, json)
-    print_metrics(console, metrics)
-    console.print(f"The run is in {out}. Next: liesparse report {out}", markup=False)
-
-
-def _check_folder(out: Path, *, resume: bool) -> None:
-    from liesparse.checkpoint import list_checkpoints
-    from liesparse.run_directory import CHECKPOINTS, MODEL
-
-    begun = bool(list_checkpoints(out / CHECKPOINTS))
-    if not resume and (begun or (out / MODEL).exists()):
-        raise ValueError(f"{out} already holds a run. Add --resume to continue it, or choose another --out.")
-    if resume and not begun:
-        raise ValueError(f"{out} holds no run to continue. Leave --resume away to start one.")
-    check_writable(out / CHECKPOINTS)
+        run_directory.save_run(run_directory.Run(out, coder, baseline, how, metrics))
+    return metrics
 
 
 def check_writable(folder: Path) -> None:
@@ -143,73 +111,60 @@ def check_writable(folder: Path) -> None:
         place.rmdir()
 
 
-def _learn(console: Console, coder: LieSparseCoder, loaded: LoadedData, group: Group) -> None:
+def _learn(coder: LieSparseCoder, loaded: LoadedData, group: Group) -> None:
+    from liesparse import training
+
     n_epochs = coder.effective_recipe().learning.n_epochs
     columns = ("epoch", "SNR", "active", "alive", "objective", "width", "multimodal", "|WᵀW-1|")
     console.print("{:>7} {:>8} {:>7} {:>6} {:>10} {:>7} {:>11} {:>9}".format(*columns))
-    with ProgressBar(console, "learning") as bar:
+    with common.ProgressBar("learning") as bar:
 
         def watch(progress: Progress) -> None:
             health = coder.history_[-1] if coder.history_ else None
             epoch, snr = f"{progress.epoch}/{n_epochs}", f"{health['snr']:.1f}" if health else "-"
-            bar.update(f"epoch {epoch}: SNR {snr}", progress.step, progress.n_steps)
+            bar.show(f"epoch {epoch}: SNR {snr}", progress.step, progress.n_steps)
             if progress.end_of_epoch and health:
-                console.print(_health_line(epoch, health))
+                console.print(
+                    f"{epoch:>7} {health['snr']:8.2f} {health['active_codes']:7.2f} {health['templates_alive']:6d} "
+                    f"{health['objective']:10.1f} {health['posterior_width']:7.3f} {health['multimodal_share']:11.0%} "
+                    f"{health['orthonormality_error']:9.0e}"
+                )
 
         images = loaded.stream or loaded.train.reshape(-1, *loaded.image_shape)
-        coder.set_params(callbacks=[watch]).fit(images, group=group)
+        try:
+            coder.set_params(callbacks=[watch]).fit(images, group=group)
+        except training.Interrupted as stopped:
+            message = str(stopped).replace(training.GO_ON, "The same command with --resume goes on from there.")
+            raise KeyboardInterrupt(message) from None
     coder.set_params(callbacks=None, checkpoint_dir=None)
 
 
-def _learn_baseline(console: Console, coder: LieSparseCoder, loaded: LoadedData) -> SparseCoder:
-    """Learn plain sparse coding of the same images, with as many shapes and the same noise and prior."""
-    from liesparse.estimators import SparseCoder
-
-    some = f"{len(loaded.train):,} of the" if loaded.stream else "the same"
-    console.print(f"Plain sparse coding with {some} images, to compare with …")
-    shared = {name: getattr(coder, name) for name in ("n_components", "sparsity", "noise_std", "random_state")}
-    return SparseCoder(n_epochs=5, **shared).fit(loaded.train.reshape(-1, *loaded.image_shape))
-
-
-def _health_line(epoch: str, health: dict[str, Any]) -> str:
-    return (
-        f"{epoch:>7} {health['snr']:8.2f} {health['active_codes']:7.2f} {health['templates_alive']:6d} "
-        f"{health['objective']:10.1f} {health['posterior_width']:7.3f} {health['multimodal_share']:11.0%} "
-        f"{health['orthonormality_error']:9.0e}"
-    )
-
-
-def print_metrics(console: Console, metrics: dict[str, Any]) -> None:
+def print_metrics(metrics: dict[str, Any]) -> None:
     """Show the model beside plain sparse coding."""
-    shown = {key: how for key, how in METRICS.items() if f"lsc_{key}" in metrics}
     rows = [
-        (name, *(format(metrics[f"{method}_{key}"], digits) for key, (_, digits) in shown.items()))
+        (name, *(format(metrics[f"{method}_{key}"], digits) for key, (_, digits) in METRICS.items()))
         for name, method in (("Lie Group Sparse Coding", "lsc"), ("plain sparse coding", "sparse_coding"))
         if f"{method}_snr" in metrics
     ]
-    head = ("", *(column for column, _ in shown.values()))
-    print_table(console, f"{metrics['n_test_images']:,} held-out images", head, rows)
+    head = ("", *(column for column, _ in METRICS.values()))
+    common.print_table(f"{metrics['n_test_images']:,} held-out images", head, rows)
     size = metrics.get("least_effective_sample_size", TRUSTED)
     if size < TRUSTED:
         console.print(
             f"Do not trust the integrals over the pose: the least effective sample size is {size:.0f}, "
-            f"below {TRUSTED}. Train with --torus-dim 2, which needs no sampling, or with a larger --noise-std.",
-            markup=False,
+            f"below {TRUSTED}. Train with --torus-dim 2, which needs no sampling, or with a larger --noise-std."
         )
 
 
-@framed
+@explained()
 def demo(
-    console: Console,
-    out: Annotated[Path, typer.Option(help="Folder for the model, metrics.json and the picture.")] = Path("runs/demo"),
-    seed: Annotated[int, typer.Option(min=0, help="Random seed: same seed, same numbers.")] = 0,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the images.")] = 10,
-    images: Annotated[int, typer.Option(min=1000, help="Training images to make.")] = 30_000,
+    out: Annotated[Path, Option(help="Folder for the model, metrics.json and the picture.")] = Path("runs/demo"),
+    seed: Annotated[int, Option(min=0, help="Random seed: same seed, same numbers.")] = 0,
+    epochs: Annotated[int, Option(min=1, help="Passes over the images.")] = 10,
+    images: Annotated[int, Option(min=1000, help="Training images to make.")] = 30_000,
 ) -> None:
     """Learn ten digits and 2-D translation from unlabelled images, in a few minutes."""
-    from liesparse.estimators import LieSparseCoder
-    from liesparse.figures import to_png
-    from liesparse.files import write_atomically
+    from liesparse import LieSparseCoder, figures, files
     from liesparse.reproduce.figures import DemoSettings, run_demo
     from liesparse.run_directory import Run, save_run
     from liesparse.training import Interrupted
@@ -217,13 +172,13 @@ def demo(
     check_writable(out)
     console.print(f"Making {images:,} images of ten digits shifted by up to 7 pixels; nobody tells the model so.")
     how = {"data": f"translation:n={images},seed={seed}", "recipe": "best", "seed": seed, "epochs": epochs}
-    with ProgressBar(console, "learning") as bar:
+    with common.ProgressBar("learning") as bar:
 
         def watch(progress: Progress, history: list[dict[str, Any]]) -> None:
             note = f"epoch {progress.epoch}/{epochs}"
             if history:
                 note += f": SNR {history[-1]['snr']:.1f}, active codes {history[-1]['active_codes']:.1f}"
-            bar.update(note, progress.step, progress.n_steps, line=progress.end_of_epoch)
+            bar.show(note, progress.step, progress.n_steps, line=progress.end_of_epoch)
 
         try:
             result = run_demo(DemoSettings(n_images=images, n_epochs=epochs, seed=seed), report=watch)
@@ -231,10 +186,9 @@ def demo(
             state, history = stopped.checkpoint.state, stopped.checkpoint.history
             coder = LieSparseCoder.from_model(state.parameters, (28, 28), history=history, random_state=seed)
             save_run(Run(out, coder, None, how | {"interrupted_at_step": state.step}, {}))
-            message = f"Stopped at step {state.step}; the model so far is in {out}."
-            raise KeyboardInterrupt(message) from None
-    print_metrics(console, result.metrics)
+            raise KeyboardInterrupt(f"Stopped at step {state.step}; the model so far is in {out}.") from None
+    print_metrics(result.metrics)
     console.print(f"Took {result.metrics['total_seconds']:.0f} s.")
     save_run(Run(out, result.coder, result.baseline, how, result.metrics))
-    write_atomically(out / "demo.png", to_png(result.figure))
-    console.print(f"Look at {out / 'demo.png'}; the run is beside it. Next: liesparse report {out}", markup=False)
+    files.write_atomically(out / "demo.png", figures.to_png(result.figure))
+    console.print(f"Look at {out / 'demo.png'}; the run is beside it. Next: liesparse report {out}")

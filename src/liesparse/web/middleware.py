@@ -14,7 +14,6 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
-BODY_SECONDS = 15.0
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -38,7 +37,7 @@ class SafetyMiddleware:
     this machine sends its own name.
     """
 
-    def __init__(self, app: ASGIApp, *, host: str, max_bytes: int, body_seconds: float = BODY_SECONDS) -> None:
+    def __init__(self, app: ASGIApp, *, host: str, max_bytes: int, body_seconds: float = 15.0) -> None:
         self.app, self.max_bytes, self.body_seconds = app, max_bytes, body_seconds
         address = _ip_address(host)
         self.any_address = address is not None and address.is_unspecified
@@ -76,18 +75,15 @@ class SafetyMiddleware:
                 await JSONResponse({"detail": detail}, 500)(scope, receive, send_with_headers)
 
     def _check_headers(self, headers: Headers) -> None:
-        hosts = [host.lower() for host in headers.getlist("host")]
-        if len(hosts) != 1 or not self._is_known(hosts[0]):
-            raise HTTPException(421, "This server does not answer to that name. Use the address that it printed.")
-        own = {f"http://{hosts[0]}", f"https://{hosts[0]}"}
-        if not {origin.lower() for origin in headers.getlist("origin")} <= own:
-            raise HTTPException(403, "Requests from other pages are not answered.")
-
-    def _is_known(self, host: str) -> bool:
+        host = ", ".join(headers.getlist("host")).lower()  # two hosts, or none, are no host
         match = _HOST.fullmatch(host)
         name = (match[1] or match[2]) if match else ""
         address = _ip_address(name)
-        return str(address or name) in self.hosts or (self.any_address and address is not None)
+        known = str(address or name) in self.hosts or (self.any_address and address is not None)
+        if not (match and known):
+            raise HTTPException(421, "This server does not answer to that name. Use the address that it printed.")
+        if not {origin.lower() for origin in headers.getlist("origin")} <= {f"http://{host}", f"https://{host}"}:
+            raise HTTPException(403, "Requests from other pages are not answered.")
 
     async def _read_body(self, request: Request) -> bytes:
         """Return the body; one that is too large is read to its end, as a browser hears no answer before that."""

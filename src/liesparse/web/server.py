@@ -1,4 +1,4 @@
-"""The server: a page, two routes that infer images, a page about the routes, and uvicorn with its limits."""
+"""The server: a page, two routes that infer images in a queue, a page about the routes, and uvicorn with its limits."""
 
 import asyncio
 import contextlib
@@ -6,28 +6,34 @@ import html
 import json
 import socket
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from typing import Annotated, Any
 
 import torch
 import uvicorn
-from fastapi import APIRouter, Body, FastAPI, HTTPException, Request
+from fastapi import Body, FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
+from jaxtyping import Float
 from pydantic import BaseModel, Field
+from torch import Tensor
 
 from liesparse import __version__
 from liesparse._checks import reject
-from liesparse.web.html import make_document
-from liesparse.web.inference_queue import QUEUE_SIZE, InferenceQueue, Prepare, QueueFullError
 from liesparse.web.middleware import SafetyMiddleware
-from liesparse.web.session import FORMATS, MAX_PIXELS, Session, View, normalized, read_upload
+from liesparse.web.session import FORMATS, MAX_PIXELS, Session, View, infer, make_document, normalized, read_upload
 
+QUEUE_SIZE = 64  # images that may wait
+MAX_BATCH = 32
 MAX_BYTES = 4 * 2**20  # of a request's body
 MAX_HEAD_BYTES = 2**16
 MAX_CONNECTIONS = 100  # each may hold a body of the largest size
 KEEP_ALIVE_SECONDS = 5
 MAX_VALUE = 1e6  # of a pixel; the scale of an image does not matter
 SHUTDOWN_SECONDS = 2  # for running requests after Ctrl-C
+
+Prepare = Callable[[], tuple[Float[Tensor, " pixel"], str]]  # makes an image of norm 1, and a note about it
 
 
 class Problem(BaseModel):
@@ -49,36 +55,115 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
         503: "Too many requests are waiting already",
     }.items()
 }
-_PICTURE_BODY = {
-    "required": True,
-    "description": f"The bytes of a picture ({', '.join(FORMATS)}), at most {MAX_PIXELS:,} pixels.",
-    "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+_PICTURE = {
+    "requestBody": {
+        "required": True,
+        "description": f"The bytes of a picture ({', '.join(FORMATS)}), at most {MAX_PIXELS:,} pixels.",
+        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+    }
 }
 
 
-def make_app(
-    session: Session,
-    *,
-    host: str = "127.0.0.1",
-    queue_size: int = QUEUE_SIZE,
-    on_start: Callable[[], None] | None = None,
-) -> FastAPI:
+class InferenceQueue:
+    """Infers images in the order of submission, outside the event loop; a batch takes hardly longer than one image."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._waiting: dict[asyncio.Future[View], Prepare] = {}
+        self._submitted = asyncio.Event()
+        self._thread = ThreadPoolExecutor(1)  # each further thread would need its own working memory
+
+    async def submit(self, prepare: Prepare) -> View:
+        """Return what the model infers from the image that ``prepare`` makes; it runs in the queue's thread."""
+        if len(self._waiting) >= QUEUE_SIZE:
+            full = f"{QUEUE_SIZE} images wait already. Try again in a moment."
+            raise HTTPException(503, full, headers={"Retry-After": "1"})
+        result: asyncio.Future[View] = asyncio.get_running_loop().create_future()
+        self._waiting[result] = prepare
+        self._submitted.set()
+        try:
+            return await result
+        except ValueError as error:
+            raise HTTPException(422, str(error)) from None
+        finally:
+            self._waiting.pop(result, None)  # a cancelled request leaves the queue at once
+
+    async def run(self) -> None:
+        """Process requests until cancelled."""
+        while True:
+            await self._submitted.wait()
+            batch = dict(islice(self._waiting.items(), MAX_BATCH))
+            for request in batch:
+                del self._waiting[request]
+            if not self._waiting:
+                self._submitted.clear()
+            prepares = list(batch.values())
+            results = await asyncio.get_running_loop().run_in_executor(self._thread, self._infer, prepares)
+            for request, result in zip(batch, results, strict=True):
+                if request.done():  # cancelled meanwhile
+                    continue
+                if isinstance(result, View):
+                    request.set_result(result)
+                else:
+                    request.set_exception(result)
+
+    def _infer(self, prepares: list[Prepare]) -> list[View | Exception]:
+        """Prepare each image and infer all good ones together; an error stays with its own request."""
+        results: dict[int, View | Exception] = {}
+        good: dict[int, tuple[Tensor, str]] = {}
+        for place, prepare in enumerate(prepares):
+            try:
+                good[place] = prepare()
+            except Exception as error:
+                results[place] = error
+        try:
+            views = infer(self.session, torch.stack([pixels for pixels, _ in good.values()])) if good else []
+            for (place, (_, note)), view in zip(good.items(), views, strict=True):
+                results[place] = view.model_copy(update={"note": note})
+        except Exception as error:
+            for place in good:  # one by one, to find the image that fails
+                results[place] = error if len(good) == 1 else self._infer([prepares[place]])[0]
+        return [results[place] for place in range(len(prepares))]
+
+
+def make_app(session: Session, *, host: str = "127.0.0.1", on_start: Callable[[], None] = lambda: None) -> FastAPI:
     """Return the application for one model; ``on_start`` is called when it begins to serve."""
-    document = make_document(session, live=True)
-    queue = InferenceQueue(session, queue_size)
+    document, queue, n_pixels = (
+        make_document(session, live=True),
+        InferenceQueue(session),
+        session.coder.model_.n_pixels,
+    )
+    value = Annotated[float, Field(ge=-MAX_VALUE, le=MAX_VALUE, allow_inf_nan=False, strict=True)]
+
+    # No `from __future__ import annotations` here: FastAPI could not resolve the name of a local class.
+    class Drawing(BaseModel):
+        """An image of the model's size."""
+
+        pixels: list[value] = Field(
+            min_length=n_pixels, max_length=n_pixels, description="Row by row; the scale does not matter."
+        )
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         worker = asyncio.create_task(queue.run())
-        if on_start is not None:
-            on_start()
+        on_start()
         yield
         worker.cancel()
 
     app = FastAPI(title="liesparse explorer", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.add_middleware(SafetyMiddleware, host=host, max_bytes=MAX_BYTES)
     app.add_exception_handler(RequestValidationError, _explain)
-    app.include_router(_make_api(session, queue))
+
+    @app.post("/api/drawing", summary="Infer codes and pose of a drawing", responses=_PROBLEMS)
+    async def drawing(image: Annotated[Drawing, Body()]) -> View:
+        """Return what the model infers from an image given as numbers."""
+        return await queue.submit(lambda: (normalized(torch.tensor(image.pixels, dtype=torch.float32)), ""))
+
+    @app.post("/api/picture", summary="Infer codes and pose of a picture", responses=_PROBLEMS, openapi_extra=_PICTURE)
+    async def picture(request: Request) -> View:
+        """Return what the model infers from a picture file, resized to the model's size."""
+        content = await request.body()
+        return await queue.submit(lambda: read_upload(session, content))
 
     @app.get("/", include_in_schema=False)
     async def page() -> HTMLResponse:
@@ -90,42 +175,6 @@ def make_app(
         return HTMLResponse(describe_api(app.openapi()))
 
     return app
-
-
-def _make_api(session: Session, queue: InferenceQueue) -> APIRouter:
-    """Return the routes that infer codes and pose of an image."""
-    api = APIRouter(prefix="/api", responses=_PROBLEMS)
-    n_pixels = session.coder.model_.n_pixels
-    value = Annotated[float, Field(ge=-MAX_VALUE, le=MAX_VALUE, allow_inf_nan=False, strict=True)]
-
-    # No `from __future__ import annotations` here: FastAPI could not resolve the name of a local class.
-    class Drawing(BaseModel):
-        """An image of the model's size."""
-
-        pixels: list[value] = Field(
-            min_length=n_pixels, max_length=n_pixels, description="Row by row; the scale does not matter."
-        )
-
-    async def submit(prepare: Prepare) -> View:
-        try:
-            return await queue.submit(prepare)
-        except QueueFullError as error:
-            raise HTTPException(503, str(error), headers={"Retry-After": "1"}) from None
-        except ValueError as error:
-            raise HTTPException(422, str(error)) from None
-
-    @api.post("/drawing", summary="Infer codes and pose of a drawing")
-    async def drawing(image: Annotated[Drawing, Body()]) -> View:
-        """Return what the model infers from an image given as numbers."""
-        return await submit(lambda: (normalized(torch.tensor(image.pixels, dtype=torch.float32)), ""))
-
-    @api.post("/picture", summary="Infer codes and pose of a picture", openapi_extra={"requestBody": _PICTURE_BODY})
-    async def picture(request: Request) -> View:
-        """Return what the model infers from a picture file, resized to the model's size."""
-        content = await request.body()
-        return await submit(lambda: read_upload(session, content))
-
-    return api
 
 
 async def _explain(_request: Request, error: Any) -> JSONResponse:
@@ -140,13 +189,13 @@ def describe_api(schema: dict[str, Any]) -> str:
     title = f"{schema['info']['title']} {schema['info']['version']}"
     parts = [f"<h1>{html.escape(title)}</h1><p><a href='/openapi.json'>OpenAPI</a>. <a href='/'>The explorer</a>.</p>"]
     for path, methods in schema["paths"].items():
-        for method, route in methods.items():
-            body, responses = route["requestBody"], route["responses"].items()
-            lines = [f"takes {', '.join(body['content'])}. {body.get('description', '')}"]
-            lines += [f"{status}: {response['description']}" for status, response in responses]
-            items = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
-            parts.append(f"<h2><code>{method.upper()} {html.escape(path)}</code></h2>")
-            parts.append(f"<p>{html.escape(route['summary'])}. {html.escape(route['description'])}</p><ul>{items}</ul>")
+        route = methods["post"]  # there are no others in the schema
+        body = route["requestBody"]
+        lines = [f"takes {', '.join(body['content'])}. {body.get('description', '')}"]
+        lines += [f"{status}: {response['description']}" for status, response in route["responses"].items()]
+        items = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
+        about = html.escape(f"{route['summary']}. {route['description']}")
+        parts.append(f"<h2><code>POST {html.escape(path)}</code></h2><p>{about}</p><ul>{items}</ul>")
     for name, component in schema["components"]["schemas"].items():
         parts.append(f"<h2>{html.escape(name)}</h2><pre>{html.escape(json.dumps(component, indent=2))}</pre>")
     head = '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>liesparse explorer: API</title></head>'
@@ -159,11 +208,8 @@ def open_socket(host: str, port: int) -> socket.socket:
         reject("--host", "an address", "none", "Pass 127.0.0.1 for this machine alone.")
     v6 = ":" in host
     try:
-        return socket.create_server(
-            (host, port),
-            family=socket.AF_INET6 if v6 else socket.AF_INET,
-            dualstack_ipv6=v6 and socket.has_dualstack_ipv6(),
-        )
+        family = socket.AF_INET6 if v6 else socket.AF_INET
+        return socket.create_server((host, port), family=family, dualstack_ipv6=v6 and socket.has_dualstack_ipv6())
     except (OSError, UnicodeError) as error:
         fix = "Pass an address of this machine as --host, and another --port or none for a free one."
         reason = str(error.strerror).partition(" (while")[0] if isinstance(error, OSError) else "not a name"

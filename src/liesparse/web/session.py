@@ -1,17 +1,24 @@
-"""What the explorer shows: a model, example images, uploaded pictures, and what is inferred from an image."""
+"""What the explorer shows: a model, example images, uploaded pictures, what is inferred from an image, and the page."""
 
 from __future__ import annotations
 
+import base64
+import gzip
+import hashlib
+import html
 import io
+import json
 import logging
 import math
+import re
 import warnings
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from PIL import Image
 from pydantic import BaseModel, Field
 from torch import Tensor
@@ -21,10 +28,15 @@ from liesparse._checks import reject
 from liesparse.data import check_shape, load_data, parse_spec
 from liesparse.data.images import Preprocessing
 from liesparse.data.pictures import decode_all
+from liesparse.devices import to_cpu
 from liesparse.estimators import LieSparseCoder, SparseCoder
-from liesparse.posterior import Engine, Modes, log_likelihood, make_engine, pose_natural
-from liesparse.run_directory import Run, load_run
+from liesparse.posterior import Engine, log_likelihood, make_engine, pose_natural
+from liesparse.run_directory import load_run
 
+FOLDER = Path(__file__).parent / "page"
+SCRIPTS = ("model", "paint", "gif", "pose", "sketch", "walk", "planes", "controls", "render", "app")  # in this order
+LAYOUT = ("height", "width", "channels", "pixelStride", "channelStride")  # how the page calls them
+DECIMALS = 5  # of inferred values in the page
 DEMO = Path(__file__).parent / "demo"  # what `liesparse demo` writes, without its picture
 N_EXAMPLES = 40
 MAX_MODES = 5
@@ -65,24 +77,12 @@ class Session(NamedTuple):
 
 
 def open_session(folder: Path | None = None, *, data_dir: Path | None = None) -> Session:
-    """Open a run, or the one that comes with the package; test images come from the data of the run."""
-    run = load_run(DEMO if folder is None else folder)
-    spec = str(run.settings.get("data", ""))
-    title = _title(folder, spec) if folder is not None else "Ten digits that move"
-    model = run.coder.model_
-    engine = make_engine("auto", model.frequencies, dtype=model.dtype)
-    return Session(title, run.coder, run.baseline, engine, _examples(run, spec, data_dir))
-
-
-def _title(folder: Path, spec: str) -> str:
-    """Name the run and its data without their full paths, as an exported page may be given to others."""
-    data = Path(parse_spec(spec).head).name or "unknown data"
-    text = f"{folder.resolve().name}: learned from {data}"
-    return text.encode(errors="replace").decode()  # file names may hold bytes that are not valid text
-
-
-def _examples(run: Run, spec: str, data_dir: Path | None) -> Float[Tensor, "image pixel"]:
-    """Return some test images, evenly spread; none where the data cannot be found."""
+    """Open a run, or the one that comes with the package; test images come from its data, none if they are gone."""
+    run = load_run(folder or DEMO)
+    spec, title = str(run.settings.get("data", "")), "Ten digits that move"
+    if folder is not None:  # no full paths, as an exported page may be given to others
+        title = f"{folder.resolve().name}: learned from {Path(parse_spec(spec).head).name or 'unknown data'}"
+        title = title.encode(errors="replace").decode()  # file names may hold bytes that are not valid text
     model = run.coder.model_
     try:
         if not spec:
@@ -91,9 +91,10 @@ def _examples(run: Run, spec: str, data_dir: Path | None) -> Float[Tensor, "imag
         test = check_shape(load_data(spec, data_dir=data_dir, download=False, n=1), run.coder.image_shape_).test
     except (ValueError, OSError) as error:
         logger.warning("No test images to show: %s", error)
-        return torch.zeros(0, model.n_pixels, dtype=model.dtype)
-    chosen = torch.linspace(0, len(test) - 1, min(N_EXAMPLES, len(test))).round().long()
-    return test[chosen].to(model.dtype)
+        test = torch.zeros(0, model.n_pixels)
+    chosen = torch.linspace(0, len(test) - 1, min(N_EXAMPLES, len(test))).round().long()  # evenly spread
+    engine = make_engine("auto", model.frequencies, dtype=model.dtype)
+    return Session(title, run.coder, run.baseline, engine, test[chosen].to(model.dtype))
 
 
 def normalized(pixels: Float[Tensor, " pixel"]) -> Float[Tensor, " pixel"]:
@@ -107,10 +108,8 @@ def normalized(pixels: Float[Tensor, " pixel"]) -> Float[Tensor, " pixel"]:
 
 def picture_layout(shape: tuple[int, ...]) -> tuple[int, int, int, int, int]:
     """Return height, width, channels, and the strides from pixel to pixel and from channel to channel."""
-    if len(shape) == 1:
-        return 1, shape[0], 1, 1, 1
-    if len(shape) == 2:
-        return shape[0], shape[1], 1, 1, 1
+    if len(shape) <= 2:
+        return shape[-2] if len(shape) == 2 else 1, shape[-1], 1, 1, 1
     if len(shape) == 3 and shape[2] in (1, 3):
         return shape[0], shape[1], shape[2], shape[2], 1
     if len(shape) != 3 or shape[0] not in (1, 3):
@@ -162,19 +161,26 @@ def _has_light_edge(image: Float[Tensor, "height width"]) -> bool:
 
 @torch.no_grad()
 def infer(session: Session, images: Float[Tensor, "batch pixel"]) -> list[View]:
-    """Infer codes and poses of unit-norm images, with the modes of the pose posterior and the log likelihood."""
+    """Infer codes and poses of unit-norm images, with the modes of the pose posterior and the log likelihood.
+
+    The share of a mode is the mass of a Gaussian with its height and curvature.
+    """
     model, engine = session.coder.model_, session.engine
     images = images.to(model.dtype)
     codes = session.coder.transform(images)
     natural = pose_natural(model, images, codes)
     found = engine.modes(natural, MAX_MODES)
-    shares = _mode_shares(found, engine.log_partition(natural))
-    poses = torus.wrap(found.poses).tolist()
+    stiffness = torch.linalg.eigvalsh(found.curvature).clamp(min=1e-12)
+    log_mass = found.log_density - engine.log_partition(natural)[:, None]
+    masses = (log_mass + 0.5 * (math.log(2 * math.pi) - stiffness.log()).sum(dim=-1)).clamp(max=0).exp()
+    shares = masses / masses.sum(dim=1, keepdim=True).clamp(min=1)  # Gaussians may count some mass twice
+    poses = torus.wrap(found.poses)
     scores = log_likelihood(model, images, codes, engine)
     plain = session.baseline.transform(images) if session.baseline is not None else None
     views = []
     for place, image in enumerate(images):
-        modes = [Mode(pose=pose, share=share) for pose, share in zip(poses[place], shares[place], strict=True)]
+        pairs = zip(poses[place].tolist(), shares[place].tolist(), strict=True)
+        modes = [Mode(pose=pose, share=share) for pose, share in pairs]
         views.append(
             View(
                 pixels=image.tolist(),
@@ -188,9 +194,66 @@ def infer(session: Session, images: Float[Tensor, "batch pixel"]) -> list[View]:
     return views
 
 
-def _mode_shares(modes: Modes, log_partition: Float[Tensor, " batch"]) -> list[list[float]]:
-    """Return the probability of each mode, as of a Gaussian with its height and curvature."""
-    stiffness = torch.linalg.eigvalsh(modes.curvature).clamp(min=1e-12)
-    log_mass = modes.log_density - log_partition[:, None] + 0.5 * (math.log(2 * math.pi) - stiffness.log()).sum(dim=-1)
-    shares = log_mass.clamp(max=0).exp()
-    return (shares / shares.sum(dim=1, keepdim=True).clamp(min=1)).tolist()  # Gaussians may count some mass twice
+class Document(NamedTuple):
+    """A page, and the Content-Security-Policy that allows only its own script and style."""
+
+    content: str
+    policy: str
+
+
+def make_document(session: Session, *, live: bool) -> Document:
+    """Return the page; with ``live=False`` it needs no server, but cannot infer new images."""
+    style = _read("style.css")
+    script = '"use strict";\n(() => {\n' + "\n".join(_read(f"{name}.js") for name in SCRIPTS) + "\n})();\n"
+    connect = "'self'" if live else "'none'"
+    policy = (
+        f"default-src 'none'; script-src {_digest(script)}; style-src {_digest(style)}; img-src data: blob:; "
+        f"connect-src {connect}; base-uri 'none'; form-action 'none'"
+    )
+    parts = {
+        "title": html.escape(session.title),
+        "policy": html.escape(policy),
+        "style": style,
+        "session": serialize_session(session, live=live).replace("<", "\\u003c"),  # no text can close the element
+        "script": script,
+    }
+    # One pass only: braces inside an inserted part stay as they are.
+    return Document(re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _read("index.html")), policy)
+
+
+def serialize_session(session: Session, *, live: bool) -> str:
+    """Return the model, the examples and their views as JSON; ``live`` tells the page that a server can infer."""
+    model, examples = session.coder.model_, session.examples
+    inferred = infer(session, examples) if len(examples) else []
+    views = [view.model_dump_json(exclude={"pixels", "note"}) for view in inferred]
+    arrays = {"basis": to_cpu(model.group_basis).numpy(), "shapes": session.coder.components_}
+    if session.baseline is not None:
+        arrays["plain"] = session.baseline.components_
+    shapes, block = pack_arrays(arrays | {"images": to_cpu(examples).numpy()})
+    content = {
+        "title": session.title,
+        "live": live,
+        **dict(zip(LAYOUT, picture_layout(session.coder.image_shape_), strict=True)),
+        "noiseStd": model.noise_std,
+        "frequencies": model.frequencies.tolist(),
+        "prior": np.round(to_cpu(model.pose_prior).double().numpy(), DECIMALS).tolist(),
+        "views": [json.loads(view, parse_float=lambda number: round(float(number), DECIMALS)) for view in views],
+        "arrays": shapes,
+        "block": block,
+    }
+    return json.dumps(content, separators=(",", ":"), allow_nan=False)
+
+
+def pack_arrays(arrays: dict[str, NDArray[Any]]) -> tuple[dict[str, list[int]], str]:
+    """Return the shapes, and all values as little-endian float16, gzipped, in base64; equal arrays give equal text."""
+    block = b"".join(np.ascontiguousarray(array, dtype="<f2").tobytes() for array in arrays.values())
+    shapes = {name: list(array.shape) for name, array in arrays.items()}
+    return shapes, base64.b64encode(gzip.compress(block, mtime=0)).decode()
+
+
+def _read(name: str) -> str:
+    return (FOLDER / name).read_text(encoding="utf-8")
+
+
+def _digest(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

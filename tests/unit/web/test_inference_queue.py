@@ -5,8 +5,10 @@ import threading
 
 import pytest
 import torch
+from fastapi import HTTPException
 
-from liesparse.web.inference_queue import MAX_BATCH, InferenceQueue, QueueFullError
+from liesparse.web import server
+from liesparse.web.server import MAX_BATCH, InferenceQueue
 from liesparse.web.session import infer, normalized
 
 
@@ -19,11 +21,11 @@ def image(number):
     return normalized(torch.randn(16, generator=torch.Generator().manual_seed(number), dtype=torch.float64))
 
 
-def with_queue(session, scenario, **settings):
+def with_queue(session, scenario):
     """Run a test function while the queue is processed."""
 
     async def run():
-        queue = InferenceQueue(session, **settings)
+        queue = InferenceQueue(session)
         worker = asyncio.create_task(queue.run())
         try:
             return await asyncio.wait_for(scenario(queue), 30)
@@ -44,6 +46,7 @@ def test_every_request_gets_its_own_result(session):
 
 
 def test_requests_are_processed_in_order(session):
+    assert 2 * MAX_BATCH <= server.QUEUE_SIZE
     seen = []
 
     def prepare(number):
@@ -53,7 +56,7 @@ def test_requests_are_processed_in_order(session):
     async def scenario(queue):
         await asyncio.gather(*(queue.submit(lambda n=n: prepare(n)) for n in range(2 * MAX_BATCH)))
 
-    with_queue(session, scenario, size=2 * MAX_BATCH)
+    with_queue(session, scenario)
     assert seen == list(range(2 * MAX_BATCH))
 
 
@@ -89,22 +92,26 @@ async def busy(queue):
     return first, release
 
 
-def test_a_full_queue_refuses_and_recovers(session):
+def test_a_full_queue_refuses_and_recovers(session, monkeypatch):
+    monkeypatch.setattr(server, "QUEUE_SIZE", 3)
+
     async def scenario(queue):
         first, release = await busy(queue)
         waiting = [asyncio.create_task(queue.submit(lambda: (image(1), ""))) for _ in range(3)]
         await asyncio.sleep(0)
         for _ in range(2):
-            with pytest.raises(QueueFullError, match="3 images wait already"):
+            with pytest.raises(HTTPException, match="3 images wait already"):
                 await queue.submit(lambda: (image(2), ""))
         release.set()
         await asyncio.gather(first, *waiting)
         return await queue.submit(lambda: (image(2), ""))
 
-    assert with_queue(session, scenario, size=3).codes == infer(session, image(2)[None])[0].codes
+    assert with_queue(session, scenario).codes == infer(session, image(2)[None])[0].codes
 
 
-def test_a_cancelled_request_leaves_the_queue_and_is_not_prepared(session):
+def test_a_cancelled_request_leaves_the_queue_and_is_not_prepared(session, monkeypatch):
+    monkeypatch.setattr(server, "QUEUE_SIZE", 3)
+
     async def scenario(queue):
         first, release = await busy(queue)
         prepared = []
@@ -119,7 +126,7 @@ def test_a_cancelled_request_leaves_the_queue_and_is_not_prepared(session):
         await asyncio.gather(first, *staying)
         assert prepared == []
 
-    with_queue(session, scenario, size=3)
+    with_queue(session, scenario)
 
 
 def test_a_request_cancelled_during_inference_harms_no_other(session):
@@ -147,7 +154,7 @@ def test_an_error_stays_with_its_request(session):
         return await asyncio.gather(*tasks, return_exceptions=True)
 
     good, refused, nan, nothing, short, also_good = with_queue(session, scenario)
-    assert str(refused) == "not this one"
+    assert (refused.status_code, refused.detail) == (422, "not this one")
     for error in (nan, nothing, short):
         assert isinstance(error, Exception)
     for number, view in ((1, good), (2, also_good)):

@@ -163,8 +163,9 @@ def test_an_error_of_the_server_is_told_plainly(session, make_client, caplog):
     assert "A request failed: POST '/api/drawing'\nTraceback" in caplog.text
 
 
-def test_a_full_queue_says_so_and_others_are_served(session, make_client):
-    with make_client(session, queue_size=2) as client:
+def test_a_full_queue_says_so_and_others_are_served(session, make_client, monkeypatch):
+    monkeypatch.setattr(server, "QUEUE_SIZE", 2)
+    with make_client(session) as client:
         options = {"json": {"pixels": [*range(16)]}}
         answers = client.all(*[("POST", "/api/drawing", options)] * 12)
     refused = [answer for answer in answers if answer.status_code != 200]
