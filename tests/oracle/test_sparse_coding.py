@@ -1,22 +1,24 @@
 """Plain sparse coding against scikit-learn, and as the limit of the full model [Chau20, app. E]."""
 
+import math
+
 import pytest
 import torch
 from sklearn.linear_model import Lasso
 from torch.testing import assert_close
 
-from liesparse import stiefel
-from liesparse.baselines.sparse_coding import (
-    SparseCodingSettings,
-    dictionary_step,
-    infer_sparse_codes,
-    learn_sparse_coding,
-    log_posterior,
-)
+from liesparse import baselines, stiefel
+from liesparse.baselines import SparseCodingSettings, dictionary_step, infer_sparse_codes, learn_sparse_coding
 from liesparse.model import Parameters, log_prior_codes, uniform_prior
 from liesparse.posterior import GridEngine, log_likelihood
 
 F64 = torch.float64
+
+
+def log_posterior(dictionary, images, codes, *, noise_std, sparsity):
+    """Return ln P(I|α) + ln P(α): LSC's objective when T(s) is the identity [Chau20, app. E]."""
+    log_prior = codes.shape[1] * math.log(sparsity) - sparsity * codes.sum(dim=1)
+    return baselines.log_likelihood(dictionary, images, codes, noise_std=noise_std) + log_prior
 
 
 def problem(seed=0, n_pixels=16, n_components=5, batch=6):

@@ -15,8 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from liesparse.baselines import SparseCodingSettings, learn_sparse_coding
-from liesparse.baselines.sparse_coding import SparseCodingProgress
+from liesparse.baselines import SparseCodingProgress, SparseCodingSettings, learn_sparse_coding
 from liesparse.data import load_mnist, rotations_scalings, translations
 from liesparse.estimators import LieSparseCoder, SparseCoder
 from liesparse.files import hash_tensor, need, read_sealed, write_sealed
