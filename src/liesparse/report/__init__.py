@@ -12,7 +12,7 @@ from torch import Tensor
 from liesparse.estimators import LieSparseCoder, SparseCoder
 from liesparse.files import write_atomically
 from liesparse.report import sections
-from liesparse.report.findings import find
+from liesparse.report.findings import Findings
 from liesparse.report.page import build
 
 __all__ = ["write_report"]
@@ -60,19 +60,15 @@ def write_report(
     Path
         The page.
     """
-    found = find(coder, test, image_shape=image_shape, baseline=baseline, factors=factors, factor_names=factor_names)
+    found = Findings(
+        coder, test, image_shape=image_shape, baseline=baseline, factors=factors, factor_names=factor_names
+    )
     pictures: dict[str, bytes] = {}
-    parts = {
-        "In numbers": sections.numbers(found, len(test)),
-        "The shapes": sections.templates(found, pictures),
-        "What the transformation is": sections.transformation(found, pictures),
-        "Around the torus": sections.traversals(found, pictures),
-        "The planes of W": sections.planes(found, pictures),
-        "Examples": sections.inference(found, pictures),
-        "How it learned": sections.curves(coder.history_, pictures),
-        "The run": sections.run(facts or {}, metrics or {}),
-    }
-    page = build(title, sections.summary(found), {name: part for name, part in parts.items() if part})
+    values = {"title": title} | sections.summary(found) | sections.numbers(found, len(test))
+    for section in sections.DRAWN:
+        values |= section(found, pictures)
+    values |= sections.curves(coder.history_, pictures) | sections.run(facts or {}, metrics or {})
+    page = build(values)
     for name, content in pictures.items():
         write_atomically(folder / PICTURES / name, content)
     write_atomically(folder / PAGE, page.encode())  # last, so that it is only there when all is
