@@ -21,18 +21,20 @@ Dictionary = Float[Tensor, "pixel component"]
 Images = Float[Tensor, "batch pixel"]
 Codes = Float[Tensor, "batch component"]
 Basis = Float[Tensor, "pixel column"]
+Frequencies = Int[Tensor, "irrep torus"]
+Natural = Float[Tensor, "batch irrep 2"]
+Scores = Float[Tensor, " batch"]
 
 
 def _batches(
-    n_images: int, n_epochs: int, batch_size: int, generator: torch.Generator
+    n_images: int, settings: SparseCodingSettings | SubgroupSettings, generator: torch.Generator
 ) -> Iterator[tuple[Tensor, float]]:
     """Yield the rows of each batch with a factor for the learning rate, which falls along half a cosine."""
-    n_steps = n_epochs * -(-n_images // batch_size)
-    step = 0
-    for _ in range(n_epochs):
-        for rows in torch.randperm(n_images, generator=generator).split(batch_size):
-            yield rows, 0.5 * (1 + math.cos(math.pi * step / n_steps))
-            step += 1
+    n_steps = settings.n_epochs * -(-n_images // settings.batch_size)
+    for epoch in range(settings.n_epochs):
+        rows = torch.randperm(n_images, generator=generator).split(settings.batch_size)
+        for step, chosen in enumerate(rows, epoch * len(rows)):
+            yield chosen, 0.5 * (1 + math.cos(math.pi * step / n_steps))
 
 
 # ---- plain sparse coding, I = Φα + ε: Olshausen and Field with the paper's second-order step [Chau20, app. E]
@@ -83,9 +85,7 @@ class SparseCodingProgress(NamedTuple):
     dictionary: Dictionary
 
 
-def log_likelihood(
-    dictionary: Dictionary, images: Images, codes: Codes, *, noise_std: float
-) -> Float[Tensor, " batch"]:
+def log_likelihood(dictionary: Dictionary, images: Images, codes: Codes, *, noise_std: float) -> Scores:
     """Return ln P(I|α), a Gaussian around Φα."""
     error = (images - codes @ dictionary.T).square().sum(dim=1)
     return -error / (2 * noise_std**2) - 0.5 * images.shape[1] * math.log(2 * math.pi * noise_std**2)
@@ -109,18 +109,11 @@ def infer_sparse_codes(
 
 
 def dictionary_step(
-    dictionary: Dictionary,
-    images: Images,
-    codes: Codes,
-    mean_square: Float[Tensor, " component"],
-    *,
-    noise_std: float,
-    rate: float,
-    damping: float = 0.001,
+    dictionary: Dictionary, images: Images, codes: Codes, squares: Tensor, settings: SparseCodingSettings, rate: float
 ) -> Dictionary:
-    """Take ΔΦ_k = η ∇_Φk / (mean of α_k² + ε), then unit columns [Chau20, app. E]."""
-    gradient = (images - codes @ dictionary.T).T @ codes / (len(images) * noise_std**2)
-    return torch.nn.functional.normalize(dictionary + rate * gradient / (mean_square + damping), dim=0)
+    """Take ΔΦ_k = η ∇_Φk / (mean of α_k² + ε), then unit columns [Chau20, app. E]; ``squares`` has those means."""
+    gradient = (images - codes @ dictionary.T).T @ codes / (len(images) * settings.noise_std**2)
+    return torch.nn.functional.normalize(dictionary + rate * gradient / (squares + settings.damping), dim=0)
 
 
 def learn_sparse_coding(
@@ -140,16 +133,13 @@ def learn_sparse_coding(
     chosen = torch.randperm(len(images), generator=generator)[: check_count("n_components", n_components)]
     dictionary = images[chosen].T.contiguous()
     squares: deque[Tensor] = deque(maxlen=settings.history)
-    noise_std, n_steps = settings.noise_std, settings.n_epochs * -(-len(images) // settings.batch_size)
-    batches = _batches(len(images), settings.n_epochs, settings.batch_size, generator)
-    for step, (rows, share) in enumerate(batches, 1):
-        batch, sparsity, n_code_steps = images[rows], settings.sparsity, settings.n_code_steps
-        codes = infer_sparse_codes(dictionary, batch, noise_std=noise_std, sparsity=sparsity, n_code_steps=n_code_steps)
+    known = {name: getattr(settings, name) for name in ("noise_std", "sparsity", "n_code_steps")}
+    n_steps = settings.n_epochs * -(-len(images) // settings.batch_size)
+    for step, (rows, share) in enumerate(_batches(len(images), settings, generator), 1):
+        batch, rate = images[rows], settings.dictionary_rate * share
+        codes = infer_sparse_codes(dictionary, batch, **known)
         squares.append(codes.square().mean(dim=0))
-        mean_square, rate = torch.stack(tuple(squares)).mean(dim=0), settings.dictionary_rate * share
-        dictionary = dictionary_step(
-            dictionary, batch, codes, mean_square, noise_std=noise_std, rate=rate, damping=settings.damping
-        )
+        dictionary = dictionary_step(dictionary, batch, codes, torch.stack(tuple(squares)).mean(dim=0), settings, rate)
         if callback is not None:
             callback(SparseCodingProgress(step, n_steps, dictionary))
     return dictionary
@@ -188,17 +178,15 @@ class SubgroupSettings:
         check_real("em_rate", self.em_rate, above=0, maximum=1)
 
 
-def pair_natural(group_basis: Basis, first: Images, second: Images, noise_std: float) -> Float[Tensor, "batch irrep 2"]:
+def pair_natural(group_basis: Basis, first: Images, second: Images, noise_std: float) -> Natural:
     """Return the natural parameters of P(s | I, I') under a uniform prior [Cohen14]."""
-    flat = group_basis.new_zeros(group_basis.shape[1] // 2, 2)
-    return natural_parameters(
-        torus.to_planes(group_basis, first), torus.to_planes(group_basis, second), noise_std, flat
-    )
+    before, after = torus.to_planes(group_basis, first), torus.to_planes(group_basis, second)
+    return natural_parameters(before, after, noise_std, before.new_zeros(before.shape[1:]))
 
 
 def pair_log_likelihood(
-    group_basis: Basis, frequencies: Int[Tensor, "irrep torus"], first: Images, second: Images, noise_std: float
-) -> Float[Tensor, " batch"]:
+    group_basis: Basis, frequencies: Frequencies, first: Images, second: Images, noise_std: float
+) -> Scores:
     """Return ln P(I' | I) with the pose integrated out [Cohen14]."""
     engine = AdaptiveEngine(frequencies, dtype=first.dtype, device=first.device)
     log_partition = engine.log_partition(pair_natural(group_basis, first, second, noise_std))
@@ -224,7 +212,7 @@ def pair_statistics(
 @torch.no_grad()
 def learn_subgroup(
     group_basis: Basis,
-    frequencies: Int[Tensor, "irrep torus"],
+    frequencies: Frequencies,
     first: Float[Tensor, "pair pixel"],
     second: Float[Tensor, "pair pixel"],
     settings: SubgroupSettings,
@@ -237,7 +225,7 @@ def learn_subgroup(
     check_unit_norm(second, argument="second")
     engine = AdaptiveEngine(frequencies, dtype=first.dtype, device=first.device)
     average = None
-    for rows, share in _batches(len(first), settings.n_epochs, settings.batch_size, generator):
+    for rows, share in _batches(len(first), settings, generator):
         statistics = pair_statistics(group_basis, first[rows], second[rows], engine, settings.noise_std)
         average = statistics if average is None else torch.lerp(average, statistics, settings.em_rate * share)
         group_basis = stiefel.polar(average)

@@ -69,7 +69,7 @@ def test_dictionary_step_divides_by_the_mean_square_of_each_code():
     dictionary, images, rng = problem()
     codes = torch.rand(6, 5, generator=rng, dtype=F64)
     mean_square = torch.tensor([0.5, 0.1, 1.0, 0.0, 2.0], dtype=F64)
-    found = dictionary_step(dictionary, images, codes, mean_square, noise_std=0.2, rate=0.03)
+    found = dictionary_step(dictionary, images, codes, mean_square, SparseCodingSettings(noise_std=0.2), 0.03)
     leaf = dictionary.clone().requires_grad_()
     log_posterior(leaf, images, codes, noise_std=0.2, sparsity=1.0).mean().backward()
     for k in range(5):

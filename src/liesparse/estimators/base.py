@@ -70,12 +70,8 @@ class ImageEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has n
         if len(blank) == len(images.rows):
             raise ValueError(f"Every row of X is blank (n_samples={len(blank)}): there is nothing to learn from.")
         if blank:
-            warnings.warn(
-                f"X contains {len(blank)} blank row(s), the first at row {blank[0]}; "
-                f"{type(self).__name__} learns from the others.",
-                UserWarning,
-                stacklevel=3,
-            )
+            found = f"X contains {len(blank)} blank row(s), the first at row {blank[0]}"
+            warnings.warn(f"{found}; {type(self).__name__} learns from the others.", UserWarning, stacklevel=3)
         return images.rows[images.norms[:, 0] > 0]
 
     def _take_images(self, X: Any, *, reset: bool = False) -> ImageBatch:

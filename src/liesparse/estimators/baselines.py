@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from liesparse import stiefel
+from liesparse import baselines, stiefel
 from liesparse._checks import check_count, check_n_pixels
-from liesparse.baselines import (
-    SparseCodingSettings,
-    SubgroupSettings,
-    infer_sparse_codes,
-    learn_sparse_coding,
-    learn_subgroup,
-    log_likelihood,
-    pair_log_likelihood,
-    pair_natural,
-)
 from liesparse.devices import to_cpu
 from liesparse.estimators.base import Coder, ImageBatch, ImageEstimator
 from liesparse.initialization import leading_subspace
@@ -81,8 +72,8 @@ class SparseCoder(Coder):
         if check_count("n_components", self.n_components) > len(images):
             raise ValueError(f"n_samples={len(images)} should be >= n_components={self.n_components}.")
         shared = {name: getattr(self, name) for name in ("noise_std", "sparsity", "n_epochs", "dictionary_rate")}
-        settings = SparseCodingSettings(**shared)
-        dictionary = learn_sparse_coding(images, self.n_components, settings, generator=self._generator())
+        settings = baselines.SparseCodingSettings(**shared)
+        dictionary = baselines.learn_sparse_coding(images, self.n_components, settings, generator=self._generator())
         self.components_ = to_cpu(dictionary.T).contiguous().numpy()
         self.n_iter_ = self.n_epochs * -(-len(images) // settings.batch_size)
         return self
@@ -98,15 +89,15 @@ class SparseCoder(Coder):
         return images.restore_images(images.norms * (self._codes(images) @ self._dictionary().T))
 
     def _row_log_likelihood(self, rows: Tensor, codes: Tensor) -> Tensor:
-        return log_likelihood(self._dictionary(), rows, codes, noise_std=self.noise_std)
+        return baselines.log_likelihood(self._dictionary(), rows, codes, noise_std=self.noise_std)
 
     def _dictionary(self) -> Tensor:
         return self._tensor(self.components_.T).contiguous()
 
     def _codes(self, images: ImageBatch) -> Tensor:
-        dictionary, how = self._dictionary(), ("noise_std", "sparsity", "n_code_steps")
-        settings = {name: getattr(self, name) for name in how}
-        return self._by_chunks(lambda rows: infer_sparse_codes(dictionary, rows, **settings), images.rows) * images.seen
+        settings = {name: getattr(self, name) for name in ("noise_std", "sparsity", "n_code_steps")}
+        find = partial(baselines.infer_sparse_codes, self._dictionary(), **settings)
+        return self._by_chunks(find, images.rows) * images.seen
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -154,9 +145,9 @@ class ToroidalSubgroup(ImageEstimator):
         generator = self._generator()
         subspace = leading_subspace(torch.cat((first, second)), 2 * n_irreps)
         mixing = stiefel.random_point(2 * n_irreps, 2 * n_irreps, generator=generator, dtype=self._dtype())
-        settings = SubgroupSettings(noise_std=self.noise_std, n_epochs=self.n_epochs)
+        settings = baselines.SubgroupSettings(noise_std=self.noise_std, n_epochs=self.n_epochs)
         start = subspace @ mixing.to(subspace)
-        learned = learn_subgroup(start, frequencies, first, second, settings, generator=generator)
+        learned = baselines.learn_subgroup(start, frequencies, first, second, settings, generator=generator)
         self.group_basis_, self.frequencies_ = to_cpu(learned).numpy(), frequencies.numpy()
         return self
 
@@ -184,7 +175,7 @@ class ToroidalSubgroup(ImageEstimator):
         check_is_fitted(self)
         first, second = (images.rows for images in self._pair(X, y))
         basis = self._tensor(self.group_basis_)
-        return float(pair_log_likelihood(basis, self._frequencies(), first, second, self.noise_std).mean())
+        return float(baselines.pair_log_likelihood(basis, self._frequencies(), first, second, self.noise_std).mean())
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -203,7 +194,7 @@ class ToroidalSubgroup(ImageEstimator):
     def _natural(self, X: Any, y: Any) -> tuple[ImageBatch, Tensor]:
         check_is_fitted(self)
         first, second = self._pair(X, y)
-        return first, pair_natural(self._tensor(self.group_basis_), first.rows, second.rows, self.noise_std)
+        return first, baselines.pair_natural(self._tensor(self.group_basis_), first.rows, second.rows, self.noise_std)
 
     def _frequencies(self) -> Tensor:
         return torch.from_numpy(self.frequencies_)

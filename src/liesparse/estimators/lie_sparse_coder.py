@@ -22,7 +22,7 @@ from liesparse.learning import advance
 from liesparse.model import Parameters, PosePrior
 from liesparse.parallel import ALONE, Group
 from liesparse.posterior import make_engine
-from liesparse.recipes import Recipe, load_recipe
+from liesparse.recipes import Recipe
 from liesparse.settings import ModelSettings
 from liesparse.state import Progress, State
 from liesparse.training import CheckpointPolicy, History, Interrupted, Trained, learn_model, make_start
@@ -126,15 +126,9 @@ class LieSparseCoder(PosedCoder):
         shape = image_shape or (model.n_pixels,)
         if math.prod(shape) != model.n_pixels:
             reject("image_shape", f"a product of {model.n_pixels} pixels", str(shape), "Give (height, width).")
-        estimator = cls(
-            model.n_components,
-            n_irreps=model.n_irreps,
-            torus_dim=model.torus_dim,
-            sparsity=model.sparsity,
-            noise_std=model.noise_std,
-            dtype=str(model.dtype).removeprefix("torch."),
-            **settings,
-        )
+        names = ("n_components", "n_irreps", "torus_dim", "sparsity", "noise_std")
+        known = {name: getattr(model, name) for name in names} | {"dtype": str(model.dtype).removeprefix("torch.")}
+        estimator = cls(**known, **settings)
         estimator.image_shape_, estimator.n_features_in_ = tuple(shape), model.n_pixels
         return estimator._set_model(Trained(model.validate(), list(history or []), 0))
 
@@ -212,17 +206,6 @@ class LieSparseCoder(PosedCoder):
         self._set_model(Trained(state.parameters, self.history_, state.step))
         self._state: State | None = state
         return self
-
-    def effective_recipe(self) -> Recipe:
-        """Return the recipe with all changes that the parameters ask for."""
-        values = dict(self.settings or {})
-        recipe = load_recipe(self.recipe)
-        if self.n_epochs is not None:
-            values["learning.n_epochs"] = self.n_epochs
-            # A short run must not spend all of its time on single shapes.
-            shortened = min(recipe.learning.single_shape_epochs, check_count("n_epochs", self.n_epochs) // 3)
-            values.setdefault("learning.single_shape_epochs", shortened)
-        return recipe.with_values(values)
 
     def _model_settings(self) -> ModelSettings:
         return ModelSettings(**{name: getattr(self, name) for name in ModelSettings.__dataclass_fields__})

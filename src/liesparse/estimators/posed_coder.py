@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +19,7 @@ from liesparse.inference import infer_codes, map_poses
 from liesparse.metrics import MAP_STEPS
 from liesparse.model import Parameters, apply_transform, draw_codes, generate, reconstruct
 from liesparse.posterior import Engine, TorusPosterior, log_likelihood, make_engine, pose_natural
-from liesparse.recipes import Recipe
+from liesparse.recipes import Recipe, load_recipe
 from liesparse.torus import wrap
 
 
@@ -33,10 +35,19 @@ class PosedCoder(Coder):
 
     model_: Parameters
     exact_codes: bool
+    recipe: str | Path
+    n_epochs: int | None
+    settings: Mapping[str, Any] | None
 
     def effective_recipe(self) -> Recipe:
         """Return the recipe with all changes that the parameters ask for."""
-        raise NotImplementedError
+        recipe, values = load_recipe(self.recipe), dict(self.settings or {})
+        if self.n_epochs is not None:
+            values["learning.n_epochs"] = self.n_epochs
+            # A short run must not spend all of its time on single shapes.
+            shortened = min(recipe.learning.single_shape_epochs, check_count("n_epochs", self.n_epochs) // 3)
+            values.setdefault("learning.single_shape_epochs", shortened)
+        return recipe.with_values(values)
 
     def inverse_transform(self, codes: Any, poses: Any = None) -> Any:
         """Return the images T(s)Φα of norm-1 scale; without ``poses`` at s = 0."""
@@ -123,10 +134,9 @@ class PosedCoder(Coder):
         codes = draw_codes(model, check_count("n_samples", n_samples), generator=generator)
         prior = TorusPosterior(model.pose_prior[None], model.frequencies)
         poses = prior.sample(n_samples, generator=generator)[0].to(codes)
-        rows = (
-            generate(model, codes, poses, generator=generator) if noise else reconstruct(model, codes, poses)
-        ).reshape(n_samples, *self.image_shape_)
-        return to_cpu(rows).numpy(), Inference(to_cpu(codes).numpy(), to_cpu(poses).numpy())
+        rows = generate(model, codes, poses, generator=generator) if noise else reconstruct(model, codes, poses)
+        images, *found = (to_cpu(part).numpy() for part in (rows, codes, poses))
+        return images.reshape(n_samples, *self.image_shape_), Inference(*found)
 
     def describe(self, X: Any) -> tuple[Inference, TorusPosterior, Any]:
         """Return what ``infer``, ``pose_posterior`` and ``score_samples`` do, but find the codes only once."""

@@ -1,7 +1,4 @@
-"""Pictures: arrays in, a matplotlib Figure out; figures as PNG and PDF, walks as GIF and MP4.
-
-The figures of the paper are in :mod:`liesparse.figures.paper`.
-"""
+"""Pictures: arrays in, a matplotlib Figure out, as PNG and PDF, or as GIF and MP4; the paper's are in ``paper``."""
 
 from __future__ import annotations
 
@@ -48,10 +45,7 @@ def mosaic(images: Array, n_columns: int, *, gap: int = 2) -> Array:
 
 
 def to_unit_peak(images: Array, apart: int | None = 0) -> Array:
-    """Scale so that the largest absolute value is 1, for each place along the axis ``apart``, or for all together.
-
-    Blank images stay blank.
-    """
+    """Scale the largest absolute value to 1, for each place along the axis ``apart`` or for all; blank stays blank."""
     axes = tuple(axis for axis in range(images.ndim) if axis != apart)
     peak = np.abs(images).max(axis=axes, keepdims=True)
     return images / np.maximum(peak, np.finfo(images.dtype).tiny)
@@ -112,10 +106,7 @@ def to_pdf(figure: Figure, *, dpi: int = 720) -> bytes:
 
 
 def walk_frames(walks: Array, *, gap: int = 4) -> NDArray[np.uint8]:
-    """Lay out (axis, image, step, height, width[, 3]) as frames: images in rows, axes in columns.
-
-    Grey is dark ink on white; colours are their own.
-    """
+    """Lay out (axis, image, step, height, width[, 3]) as frames, images in rows, axes in columns; grey is dark ink."""
     zoom = max(1, -(-LEAST_SIZE // max(walks.shape[3:5])))
     peak = np.abs(walks).max(axis=tuple(range(2, walks.ndim)), keepdims=True)
     shown = np.clip(walks / np.maximum(peak, np.finfo(np.float32).tiny), 0, 1)

@@ -25,7 +25,6 @@ SHEET_WIDTH, SHEET_DPI = 604 / 360, 360
 HALF_WIDTH, HALF_DPI = 664 / 256, 256
 MARGIN, LINE, AIR, CELL_GAP = 0.05, 0.05, 0.2, 0.07
 BETWEEN = TEXT_WIDTH - 2 * HALF_WIDTH - 2 * MARGIN
-FRAME_PIXELS = 2  # between the images of a sheet
 
 
 class Page:
@@ -161,7 +160,7 @@ def _draw_model(page: Page, number: int, title: str, panels: RowPanels | PlainPa
 
 def _draw_sheet(place: Place, images: Array, n_columns: int, *, signed: bool = False, frame: str = FRAME) -> Place:
     """Draw images with values up to 1 over the whole width."""
-    sheet = mosaic(images, n_columns, gap=FRAME_PIXELS)
+    sheet = mosaic(images, n_columns)
     height = place.width * sheet.shape[0] / sheet.shape[1]
     show_image(place.axes(0, place.width, height), sheet, signed=signed, frame=frame, aspect="auto")
     return place.down(height)

@@ -120,8 +120,7 @@ class Findings:
             middle = symmetry.circular_mean(mine) if len(mine) else torch.zeros(self.model.torus_dim).to(mine)
             poses = middle.repeat(len(values), 1)
             poses[:, axis] = wrap(poses[:, axis] + values.to(poses))
-            codes = torch.zeros(len(values), self.model.n_components).to(poses)
-            codes[:, template] = 1
+            codes = torch.eye(self.model.n_components).to(poses)[template].repeat(len(values), 1)
             strips.append(reconstruct(self.model, codes, poses))
         return torch.stack(strips)
 

@@ -60,11 +60,6 @@ def figure(picture: Html, caption: str) -> Html:
     return element("figure", picture, element("figcaption", caption))
 
 
-def grid(kind: str, parts: Iterable[Html]) -> Html:
-    """Return parts side by side, as many as there is room for."""
-    return element(f"div.grid {kind}", *parts)
-
-
 def table(head: Iterable[str], rows: Iterable[Iterable[str]], *, kind: str = "plain") -> Html:
     """Return a table; a cell is a td element or plain text."""
     lines = [[cell if isinstance(cell, Html) else element("td", cell) for cell in row] for row in rows]
@@ -103,11 +98,10 @@ def direction(values: Sequence[float]) -> str:
     return f"({', '.join(f'{value:+.2f}' for value in values)})"
 
 
-def build(values: Mapping[str, str]) -> str:
-    """Return the whole page: one file, no network, light and dark, from phone to desktop."""
-    folder = resources.files("liesparse.report")
-    style, page = (folder.joinpath(name).read_text(encoding="utf-8") for name in ("style.css", "page.html"))
-    return Template(page).substitute({name: join([value]) for name, value in values.items()}, style=style)
+def fill(template: str, values: Mapping[str, str]) -> Html:
+    """Return one of the templates beside this file with its blanks filled; what is not markup yet is escaped."""
+    text = (resources.files("liesparse.report") / template).read_text(encoding="utf-8")
+    return Html(Template(text).substitute({name: join([value]) for name, value in values.items()}))
 
 
 # ---- pictures
@@ -148,9 +142,12 @@ def draw_loop(frames: Array, *, signed: bool = False) -> bytes:
     return gif_bytes(_picture(_sheet(images, len(images), 480), signed) for images in frames)
 
 
-def _small_figure(width: float = 3.2, height: float = 2.2) -> tuple[Figure, Axes]:
+def _small_figure(width: float, height: float, title: str = "", x: str = "", y: str = "") -> tuple[Figure, Axes]:
     figure = new_figure(width, height)
     axes = figure.subplots(1, 1)
+    axes.set_title(title, fontsize=10, loc="left", parse_math=False)
+    axes.set_xlabel(x, fontsize=8)
+    axes.set_ylabel(y, fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=8)
     return figure, axes
@@ -158,10 +155,8 @@ def _small_figure(width: float = 3.2, height: float = 2.2) -> tuple[Figure, Axes
 
 def draw_curve(values: Sequence[float], label: str, *, from_zero: bool = False) -> bytes:
     """Return how a number went over the epochs."""
-    figure, axes = _small_figure()
+    figure, axes = _small_figure(3.2, 2.2, label, "epoch")
     axes.plot(range(1, len(values) + 1), values, color=BLUE, marker="o", markersize=3)
-    axes.set_title(label, fontsize=10, loc="left")
-    axes.set_xlabel("epoch", fontsize=8)
     if from_zero:
         axes.set_ylim(0, 1.1 * max(*values, 1.0))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -170,13 +165,10 @@ def draw_curve(values: Sequence[float], label: str, *, from_zero: bool = False) 
 
 def draw_scatter(truth: Array, prediction: Array, name: str) -> bytes:
     """Return the factor read from the pose against the true one."""
-    figure, axes = _small_figure(3.2, 3.0)
+    figure, axes = _small_figure(3.2, 3.0, name, "true", "read from the pose")
     ends = [float(np.nanmin(truth)), float(np.nanmax(truth))]
     axes.plot(ends, ends, color="#b0b7bf", linewidth=1)
     axes.plot(truth, prediction, ".", markersize=3, color=BLUE, alpha=0.6)
-    axes.set_title(name, fontsize=10, loc="left", parse_math=False)
-    axes.set_xlabel("true", fontsize=8)
-    axes.set_ylabel("read from the pose", fontsize=8)
     return to_png(figure)
 
 
