@@ -24,7 +24,6 @@ from liesparse.devices import choose_device, to_cpu
 from liesparse.files import Sealed, need, read_sealed, write_sealed
 from liesparse.model import PosePrior
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
 CHUNK = 64  # always so many rows at once, so that no result depends on an image's companions
 Array = NDArray[Any]
 Estimator = TypeVar("Estimator", bound="ImageEstimator")
@@ -98,7 +97,7 @@ class ImageEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has n
         return self._take_images(X)
 
     def _dtype(self) -> torch.dtype:
-        return DTYPES[check_choice("dtype", self.dtype, tuple(DTYPES))]
+        return getattr(torch, check_choice("dtype", self.dtype, ("float32", "float64")))
 
     def _tensor(self, values: Any) -> Tensor:
         """Return numbers that came, as a tensor or not, where and as the model computes."""

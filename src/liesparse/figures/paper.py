@@ -211,8 +211,8 @@ def _draw_density(axes: Axes, density: Array) -> None:
     """Draw P(s), each on its own scale from 0 to its peak; s₁ runs to the right and s₂ upwards."""
     step = 2 * math.pi / len(density)
     low, high = -math.pi - step / 2, math.pi - step / 2  # the first pixel is centred on -π
-    place = (low, high, low, high)
-    axes.imshow(density.T, cmap=HEAT, vmin=0, origin="lower", extent=place, aspect="auto", interpolation="nearest")
+    box = (low, high, low, high)
+    axes.imshow(density.T, cmap=HEAT, vmin=0, origin="lower", extent=box, aspect="auto", interpolation="nearest")
     s1, s2 = (step * place - math.pi for place in np.unravel_index(density.argmax(), density.shape))
     axes.scatter([s1], [s2], s=36, facecolor="none", edgecolor="white", linewidth=0.5)  # a sharp peak is but a dot
     axes.set(xticks=[], yticks=[], xlim=(low, high), ylim=(low, high))

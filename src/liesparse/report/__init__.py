@@ -21,8 +21,6 @@ from liesparse.report import page
 from liesparse.report.findings import Findings
 from liesparse.report.page import Html, direction, draw_sheet, element, figure, image, number, percent, share_cell
 
-PAGE = "report.html"
-PICTURES = "report"  # folder beside the page
 Files = dict[str, bytes]  # pictures that become files beside the page, by their names
 Values = dict[str, str]  # for the blanks of ``page.html``
 MOST_TEMPLATES, MOST_PLANES, MOST_CODES = 60, 24, 4
@@ -88,9 +86,9 @@ def write_report(
     values |= _curves(coder.history_, pictures) | _run(facts or {}, metrics or {})
     content = page.fill("page.html", values).encode()
     for name, picture in pictures.items():
-        write_atomically(folder / PICTURES / name, picture)
-    write_atomically(folder / PAGE, content)  # last, so that it is only there when all is
-    return folder / PAGE
+        write_atomically(folder / "report" / name, picture)
+    write_atomically(folder / "report.html", content)  # last, so that it is only there when all is
+    return folder / "report.html"
 
 
 # ---- the sections, in the order in which a person asks
