@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from liesparse import em, stiefel
-from liesparse.baselines.sparse_coding import infer_sparse_codes
+from liesparse.baselines import infer_sparse_codes
 from liesparse.devices import read_numbers
 from liesparse.inference import expect_pose, infer_codes, map_poses, parameter_gradients
 from liesparse.initialization import leading_subspace, random_start, start_from_data

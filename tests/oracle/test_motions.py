@@ -8,7 +8,7 @@ import torch
 from numpy.testing import assert_allclose
 
 from liesparse import LieSparseCoder, SparseCoder, ToroidalSubgroup, narrow_prior
-from liesparse.baselines.tsa import pair_log_likelihood, pair_statistics
+from liesparse.baselines import pair_log_likelihood, pair_statistics
 from liesparse.data import embedded_digits, translations
 from liesparse.initialization import known_translation
 from liesparse.lattice import half_lattice

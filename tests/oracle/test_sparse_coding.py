@@ -1,22 +1,24 @@
 """Plain sparse coding against scikit-learn, and as the limit of the full model [Chau20, app. E]."""
 
+import math
+
 import pytest
 import torch
 from sklearn.linear_model import Lasso
 from torch.testing import assert_close
 
-from liesparse import stiefel
-from liesparse.baselines.sparse_coding import (
-    SparseCodingSettings,
-    dictionary_step,
-    infer_sparse_codes,
-    learn_sparse_coding,
-    log_posterior,
-)
+from liesparse import baselines, stiefel
+from liesparse.baselines import SparseCodingSettings, dictionary_step, infer_sparse_codes, learn_sparse_coding
 from liesparse.model import Parameters, log_prior_codes, uniform_prior
 from liesparse.posterior import GridEngine, log_likelihood
 
 F64 = torch.float64
+
+
+def log_posterior(dictionary, images, codes, *, noise_std, sparsity):
+    """Return ln P(I|α) + ln P(α): LSC's objective when T(s) is the identity [Chau20, app. E]."""
+    log_prior = codes.shape[1] * math.log(sparsity) - sparsity * codes.sum(dim=1)
+    return baselines.log_likelihood(dictionary, images, codes, noise_std=noise_std) + log_prior
 
 
 def problem(seed=0, n_pixels=16, n_components=5, batch=6):
@@ -67,7 +69,7 @@ def test_dictionary_step_divides_by_the_mean_square_of_each_code():
     dictionary, images, rng = problem()
     codes = torch.rand(6, 5, generator=rng, dtype=F64)
     mean_square = torch.tensor([0.5, 0.1, 1.0, 0.0, 2.0], dtype=F64)
-    found = dictionary_step(dictionary, images, codes, mean_square, noise_std=0.2, rate=0.03)
+    found = dictionary_step(dictionary, images, codes, mean_square, SparseCodingSettings(noise_std=0.2), 0.03)
     leaf = dictionary.clone().requires_grad_()
     log_posterior(leaf, images, codes, noise_std=0.2, sparsity=1.0).mean().backward()
     for k in range(5):

@@ -9,6 +9,7 @@ from matplotlib.colors import to_rgba
 from PIL import Image
 
 from liesparse import figures
+from liesparse.figures import paper
 from liesparse.figures.paper import AXIS_COLOURS, TEXT_WIDTH
 
 
@@ -55,11 +56,11 @@ N_EXAMPLES, N_STEPS, SIDE = 5, 5, 8
 def make_inference(rng, *, posed=True):
     densities = rng.random((N_EXAMPLES, 12, 12)) if posed else None
     inputs, reconstructions = rng.random((2, N_EXAMPLES, SIDE, SIDE))
-    return figures.InferencePanels(inputs, 1.3 * rng.random((N_EXAMPLES, 10)), densities, reconstructions)
+    return paper.InferencePanels(inputs, 1.3 * rng.random((N_EXAMPLES, 10)), densities, reconstructions)
 
 
 def make_row(rng, title="digits", span=(-math.pi, math.pi)):
-    return figures.RowPanels(
+    return paper.RowPanels(
         title=title,
         samples=rng.random((80, SIDE, SIDE)),
         columns=rng.normal(size=(100, SIDE, SIDE)),
@@ -80,7 +81,7 @@ def words(figure):
 
 
 @pytest.mark.parametrize(
-    ("draw", "limits", "n_rows"), [(figures.samples_figure, (0, 1), 8), (figures.columns_figure, (-1, 1), 10)]
+    ("draw", "limits", "n_rows"), [(paper.samples_figure, (0, 1), 8), (paper.columns_figure, (-1, 1), 10)]
 )
 def test_sheets_of_all_data_sets(rng, draw, limits, n_rows):
     figure = draw([make_row(rng, title) for title in ("one", "two", "three")])
@@ -96,7 +97,7 @@ def test_sheets_of_all_data_sets(rng, draw, limits, n_rows):
 def test_pixels_of_digits_are_two_dots_wide(rng):
     """Ten digits of 28 pixels with their frames: nothing is blurred, and neighbours are equal."""
     row = make_row(rng)._replace(samples=rng.random((10, 28, 28)))
-    figure = figures.samples_figure([row, row])
+    figure = paper.samples_figure([row, row])
     pixels = np.asarray(Image.open(io.BytesIO(figures.to_png(figure, dpi=int(figure.dpi)))).convert("RGB"))
     for axes in figure.axes:
         box = axes.get_window_extent()
@@ -109,7 +110,7 @@ def test_pixels_of_digits_are_two_dots_wide(rng):
 
 def test_results_have_every_panel(rng):
     rows = [make_row(rng, "left"), make_row(rng, "right")]
-    figure = figures.results_figure(rows)
+    figure = paper.results_figure(rows)
     assert len(figure.axes) == 2 * (4 * N_EXAMPLES + 1 + 2)
     shown = words(figure)
     for text in ("left", "right"):
@@ -123,7 +124,7 @@ def test_results_have_every_panel(rng):
 
 def test_inference_is_drawn_as_it_is(rng):
     row = make_row(rng)
-    cells = figures.results_figure([row]).axes[: 4 * N_EXAMPLES]
+    cells = paper.results_figure([row]).axes[: 4 * N_EXAMPLES]
     for example in range(N_EXAMPLES):
         first, bars, density, last = cells[4 * example : 4 * example + 4]
         assert [bar.get_height() for bar in bars.patches] == row.inference.codes[example].tolist()
@@ -144,7 +145,7 @@ def test_inference_is_drawn_as_it_is(rng):
 
 def test_traversals_are_scaled_by_the_unmoved_image(rng):
     row = make_row(rng, span=(-1.5, 0.5))  # 0 is the fourth of five steps
-    figure = figures.results_figure([row])
+    figure = paper.results_figure([row])
     assert any("from $-1.5$ to $0.5$" in text for text in words(figure))
     for axis, axes in enumerate(figure.axes[-2:]):
         (image,) = axes.images
@@ -157,8 +158,8 @@ def test_traversals_are_scaled_by_the_unmoved_image(rng):
 
 def test_comparison_shows_both_models_on_the_same_page(rng):
     row = make_row(rng, "MNIST", span=(-1.5, 1.0))
-    plain = figures.PlainPanels(rng.random((10, SIDE, SIDE)), make_inference(rng, posed=False))
-    figure = figures.comparison_figure(row, plain)
+    plain = paper.PlainPanels(rng.random((10, SIDE, SIDE)), make_inference(rng, posed=False))
+    figure = paper.comparison_figure(row, plain)
     assert len(figure.axes) == (4 * N_EXAMPLES + 1) + (3 * N_EXAMPLES + 1) + 2
     assert "MNIST: Lie Group Sparse Coding" in words(figure)
     assert "MNIST: plain sparse coding" in words(figure)
@@ -170,21 +171,21 @@ def test_comparison_shows_both_models_on_the_same_page(rng):
 
 def test_print_is_seven_points_at_least(rng):
     row = make_row(rng)
-    plain = figures.PlainPanels(rng.random((10, SIDE, SIDE)), make_inference(rng, posed=False))
-    for figure in (figures.samples_figure([row]), figures.results_figure([row]), figures.comparison_figure(row, plain)):
+    plain = paper.PlainPanels(rng.random((10, SIDE, SIDE)), make_inference(rng, posed=False))
+    for figure in (paper.samples_figure([row]), paper.results_figure([row]), paper.comparison_figure(row, plain)):
         labels = [label for axes in figure.axes for label in axes.get_xticklabels() + axes.get_yticklabels()]
         assert min(text.get_fontsize() for text in [*figure.texts, *labels]) >= 7
 
 
 def test_files_of_a_figure(rng):
-    figure = figures.columns_figure([make_row(rng)])
+    figure = paper.columns_figure([make_row(rng)])
     pdf = figures.to_pdf(figure)
     assert pdf.startswith(b"%PDF")
     assert b"/Type0" in pdf  # TrueType
-    assert pdf == figures.to_pdf(figures.columns_figure([make_row(np.random.default_rng(0))]))
+    assert pdf == figures.to_pdf(paper.columns_figure([make_row(np.random.default_rng(0))]))
 
 
-@pytest.mark.parametrize(("draw", "mode"), [(figures.columns_figure, "P"), (figures.results_figure, "RGB")])
+@pytest.mark.parametrize(("draw", "mode"), [(paper.columns_figure, "P"), (paper.results_figure, "RGB")])
 def test_small_png_shows_the_same(rng, draw, mode):
     figure = draw([make_row(rng)])
     small, large = (

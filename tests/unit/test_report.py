@@ -14,7 +14,7 @@ from PIL import Image
 from liesparse import LieSparseCoder, SparseCoder, embedded_digits, translations
 from liesparse.initialization import known_translation
 from liesparse.report import page, write_report
-from liesparse.report.findings import examples, find, plane_energies, traversal
+from liesparse.report.findings import Findings
 
 VOID = {"meta", "img", "source", "br"}
 HISTORY = [
@@ -209,33 +209,33 @@ def test_bad_input_is_told(tmp_path, coder, digits):
 
 @pytest.fixture(scope="module")
 def findings(coder, digits):
-    return find(coder, digits[1].images, image_shape=(14, 14), baseline=None, factors=None, factor_names=())
+    return Findings(coder, digits[1].images, image_shape=(14, 14))
 
 
 def test_shares_add_up_and_are_sorted(findings):
     assert sum(findings.use) == pytest.approx(1, abs=1e-5)
     assert sorted(findings.use, reverse=True) == [findings.use[template] for template in findings.order]
-    energies = plane_energies(findings)
+    energies = findings.plane_energies()
     inside = findings.model.from_planes(findings.model.to_planes(findings.images)).square().sum(dim=1).mean()
     assert float(energies.sum()) == pytest.approx(float(inside), rel=1e-4)
 
 
 def test_examples_are_the_best_and_the_worst(findings):
-    best, worst = examples(findings)
+    best, worst = findings.examples()
     assert float(findings.ratios[best[0]]) == float(findings.ratios.max())
     assert float(findings.ratios[worst[0]]) == float(findings.ratios.min())
     assert not set(best) & set(worst)
 
 
 def test_a_traversal_starts_in_the_middle_and_comes_back(findings):
-    there = traversal(findings, 0, torch.tensor([0.0, 1.0, 2 * math.pi]))
+    there = findings.traversal(0, torch.tensor([0.0, 1.0, 2 * math.pi]))
     assert there.shape == (6, 3, 196)
     assert torch.allclose(there[:, 0], there[:, 2], atol=1e-5)
     assert not torch.allclose(there[:, 0], there[:, 1], atol=1e-2)
 
 
 def test_the_data_reach_over_a_part_of_the_circle(findings):
-    assert findings.reach == pytest.approx([0.9 * 6 / 14] * 2, abs=0.06)  # shifts up to 3 of 14 pixels both ways
+    assert findings.reach() == pytest.approx([0.9 * 6 / 14] * 2, abs=0.06)  # shifts up to 3 of 14 pixels both ways
 
 
 @pytest.mark.parametrize(

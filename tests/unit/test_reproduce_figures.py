@@ -7,7 +7,7 @@ import torch
 
 from liesparse.data import translations
 from liesparse.estimators import SparseCoder
-from liesparse.figures import RowPanels
+from liesparse.figures.paper import RowPanels
 from liesparse.inference import infer_codes
 from liesparse.initialization import random_start
 from liesparse.lattice import half_lattice

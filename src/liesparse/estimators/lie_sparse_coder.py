@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,14 +15,14 @@ from liesparse._checks import check_count, reject
 from liesparse.batches import BatchSource, LoaderBatches, ShuffledArrays, is_stream
 from liesparse.checkpoint import pack_parameters, unpack_parameters
 from liesparse.data import ShardBatches, Shards
-from liesparse.devices import to_cpu
+from liesparse.devices import choose_device, to_cpu
 from liesparse.estimators.posed_coder import PosedCoder
 from liesparse.files import Sealed
 from liesparse.learning import advance
 from liesparse.model import Parameters, PosePrior
 from liesparse.parallel import ALONE, Group
 from liesparse.posterior import make_engine
-from liesparse.recipes import Recipe, load_recipe, names
+from liesparse.recipes import Recipe, names
 from liesparse.settings import ModelSettings
 from liesparse.state import Progress, State
 from liesparse.training import CheckpointPolicy, History, Interrupted, Trained, learn_model, make_start
@@ -30,6 +30,7 @@ from liesparse.training import CheckpointPolicy, History, Interrupted, Trained, 
 N_START = 2000  # images of a stream from which learning starts
 
 
+@dataclass(eq=False, repr=False)
 class LieSparseCoder(PosedCoder):
     """Sparse shapes moved by a learned torus transformation: I = W R(s) Wᵀ Φ α + ε.
 
@@ -94,46 +95,23 @@ class LieSparseCoder(PosedCoder):
         Size and shape of an image.
     """
 
+    n_components: int = 10
+    _: KW_ONLY
+    n_irreps: int | str = "auto"
+    torus_dim: int = 2
+    multiplicity: int | str = "auto"
+    sparsity: float = 10.0
+    noise_std: float = 0.1
+    pose_prior: str | PosePrior = "uniform"
+    recipe: str | Path = "best"
+    n_epochs: int | None = None
+    settings: Mapping[str, Any] | None = None
+    exact_codes: bool = True
+    checkpoint_dir: str | Path | None = None
+    callbacks: list[Any] | None = None
+    warm_start: bool = False
     _kind = "LieSparseCoder"
-
-    def __init__(
-        self,
-        n_components: int = 10,
-        *,
-        n_irreps: int | str = "auto",
-        torus_dim: int = 2,
-        multiplicity: int | str = "auto",
-        sparsity: float = 10.0,
-        noise_std: float = 0.1,
-        pose_prior: str | PosePrior = "uniform",
-        recipe: str | Path = "best",
-        n_epochs: int | None = None,
-        settings: Mapping[str, Any] | None = None,
-        exact_codes: bool = True,
-        checkpoint_dir: str | Path | None = None,
-        callbacks: list[Any] | None = None,
-        warm_start: bool = False,
-        dtype: str = "float32",
-        device: str = "auto",
-        random_state: Any = None,
-    ) -> None:
-        self.n_components = n_components
-        self.n_irreps = n_irreps
-        self.torus_dim = torus_dim
-        self.multiplicity = multiplicity
-        self.sparsity = sparsity
-        self.noise_std = noise_std
-        self.pose_prior = pose_prior
-        self.recipe = recipe
-        self.n_epochs = n_epochs
-        self.settings = settings
-        self.exact_codes = exact_codes
-        self.checkpoint_dir = checkpoint_dir
-        self.callbacks = callbacks
-        self.warm_start = warm_start
-        self.dtype = dtype
-        self.device = device
-        self.random_state = random_state
+    _values: ClassVar = {"history": list, "n_iter": int}
 
     @classmethod
     def from_model(
@@ -148,15 +126,9 @@ class LieSparseCoder(PosedCoder):
         shape = image_shape or (model.n_pixels,)
         if math.prod(shape) != model.n_pixels:
             reject("image_shape", f"a product of {model.n_pixels} pixels", str(shape), "Give (height, width).")
-        estimator = cls(
-            model.n_components,
-            n_irreps=model.n_irreps,
-            torus_dim=model.torus_dim,
-            sparsity=model.sparsity,
-            noise_std=model.noise_std,
-            dtype=str(model.dtype).removeprefix("torch."),
-            **settings,
-        )
+        names = ("n_components", "n_irreps", "torus_dim", "sparsity", "noise_std")
+        known = {name: getattr(model, name) for name in names} | {"dtype": str(model.dtype).removeprefix("torch.")}
+        estimator = cls(**known, **settings)
         estimator.image_shape_, estimator.n_features_in_ = tuple(shape), model.n_pixels
         return estimator._set_model(Trained(model.validate(), list(history or []), 0))
 
@@ -200,11 +172,8 @@ class LieSparseCoder(PosedCoder):
         if isinstance(X, Shards):
             drawn = int(torch.randint(2**31, (), generator=generator))
             sample = X.sample(max(N_START, self.n_components), drawn).unflatten(1, X.image_shape)
-            return (
-                self._images_to_learn(sample),
-                ShardBatches(X, recipe.learning.resolve(self.n_components).batch_size, dtype=self._dtype()),
-                recipe,
-            )
+            size = recipe.learning.resolve(self.n_components).batch_size
+            return self._images_to_learn(sample), ShardBatches(X, size, dtype=self._dtype()), recipe
         if not is_stream(X):
             return self._images_to_learn(X), None, recipe
         unseen = iter((True,))  # the first batch decides the shape of the images
@@ -216,24 +185,18 @@ class LieSparseCoder(PosedCoder):
 
     def partial_fit(self, X: Any, y: Any = None) -> LieSparseCoder:  # noqa: ARG002
         """Learn from some more images, once; the first call also makes the start. No rate falls."""
-        begun = hasattr(self, "model_")
+        begun, recipe = hasattr(self, "model_"), self.effective_recipe()
         images = self._images_to_learn(X, reset=not begun)
-        settings = self.effective_recipe().learning.resolve(self.n_components)
+        settings = recipe.learning.resolve(self.n_components)
         if not begun:
-            recipe = self.effective_recipe()
             self._check_sizes(images, recipe, None)
             start = make_start(images, self._model_settings(), recipe, generator=self._generator())
             self._set_model(Trained(start, [], 0))
         state = getattr(self, "_state", None)
         if state is None:
             state = State.begin(self.model_, self._generator())._replace(step=self.n_iter_)
-        engine = make_engine(
-            settings.posterior,
-            state.parameters.frequencies,
-            settings.n_grid,
-            dtype=self._dtype(),
-            device=state.parameters.device,
-        )
+        frequencies, place = state.parameters.frequencies, state.parameters.device
+        engine = make_engine(settings.posterior, frequencies, settings.n_grid, dtype=self._dtype(), device=place)
         generator = torch.Generator()
         generator.set_state(state.random)
         with torch.no_grad():
@@ -241,16 +204,8 @@ class LieSparseCoder(PosedCoder):
                 state, _ = advance(state, batch, settings, engine)
         state = state._replace(random=generator.get_state())
         self._set_model(Trained(state.parameters, self.history_, state.step))
-        self._state = state
+        self._state: State | None = state
         return self
-
-    def effective_recipe(self) -> Recipe:
-        """Return the recipe with all changes that the parameters ask for."""
-        values = dict(self.settings or {})
-        recipe = load_recipe(self.recipe)
-        if self.n_epochs is not None:
-            values["learning.n_epochs"] = self.n_epochs
-        return recipe.with_values(values)
 
     def _model_settings(self) -> ModelSettings:
         return ModelSettings(**{name: getattr(self, name) for name in ModelSettings.__dataclass_fields__})
@@ -270,7 +225,7 @@ class LieSparseCoder(PosedCoder):
 
     def _set_model(self, trained: Trained) -> LieSparseCoder:
         model, self.history_, self.n_iter_ = trained
-        self.model_ = model.to(self._device())
+        self.model_ = model.to(choose_device(self.device))
         self.components_ = to_cpu(self.model_.dictionary.T).contiguous().numpy()
         self.group_basis_ = to_cpu(self.model_.group_basis).numpy()
         self.frequencies_ = to_cpu(self.model_.frequencies).numpy()
@@ -280,14 +235,9 @@ class LieSparseCoder(PosedCoder):
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in super().__getstate__().items() if key != "_state"}
 
-    def _as_plain(self, value: Any) -> Any:  # type: ignore[override]
-        if isinstance(value, PosePrior):
-            return {"PosePrior": asdict(value)}
-        return super()._as_plain(value)
-
     def _pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         header, tensors = pack_parameters(self.model_)
-        return header | {"history": self.history_, "n_iter": self.n_iter_}, tensors
+        return header | super()._pack()[0], tensors
 
     def _unpack(self, sealed: Sealed, path: str | Path) -> None:
         if isinstance(self.pose_prior, dict):
@@ -297,12 +247,10 @@ class LieSparseCoder(PosedCoder):
                 self.pose_prior = PosePrior(frequencies, tuple(saved["concentrations"]), tuple(saved["means"]))
             except (KeyError, TypeError) as error:
                 reject("path", "a saved PosePrior", f"{path} ({error})", "Use another copy.")
-        model, header = unpack_parameters(sealed, path), sealed.header
         known = {name: value for name, value in (self.settings or {}).items() if name in names()}
         self.settings = known or None  # what earlier versions called otherwise was for learning only
-        if not isinstance(header.get("history"), list) or not isinstance(header.get("n_iter"), int):
-            reject("path", "a complete file", f"{path} without history or n_iter", "Use another copy.")
-        if math.prod(self.image_shape_) != model.n_pixels:
+        super()._unpack(sealed, path)
+        model = unpack_parameters(sealed, path)
+        if model.n_pixels != self.n_features_in_:
             reject("path", f"an image shape of {model.n_pixels} pixels", str(self.image_shape_), "Use another copy.")
-        self.n_features_in_ = model.n_pixels
-        self._set_model(Trained(model, header["history"], header["n_iter"]))
+        self._set_model(Trained(model, self.history_, self.n_iter_))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +19,7 @@ from liesparse.inference import infer_codes, map_poses
 from liesparse.metrics import MAP_STEPS
 from liesparse.model import Parameters, apply_transform, draw_codes, generate, reconstruct
 from liesparse.posterior import Engine, TorusPosterior, log_likelihood, make_engine, pose_natural
-from liesparse.recipes import Recipe
+from liesparse.recipes import Recipe, load_recipe
 from liesparse.torus import wrap
 
 
@@ -33,20 +35,24 @@ class PosedCoder(Coder):
 
     model_: Parameters
     exact_codes: bool
+    recipe: str | Path
+    n_epochs: int | None
+    settings: Mapping[str, Any] | None
 
     def effective_recipe(self) -> Recipe:
         """Return the recipe with all changes that the parameters ask for."""
-        raise NotImplementedError
+        recipe, values = load_recipe(self.recipe), dict(self.settings or {})
+        if self.n_epochs is not None:
+            values["learning.n_epochs"] = self.n_epochs
+        return recipe.with_values(values)
 
     def inverse_transform(self, codes: Any, poses: Any = None) -> Any:
         """Return the images T(s)Φα of norm-1 scale; without ``poses`` at s = 0."""
         check_is_fitted(self)
         model = self.model_
-        as_tensor = isinstance(codes, Tensor)
-        codes = self._tensor(codes)
-        poses = codes.new_zeros(len(codes), model.torus_dim) if poses is None else self._tensor(poses)
-        rows = reconstruct(model, codes, poses)
-        return ImageBatch(rows, rows[:, :1], self.image_shape_, as_tensor).restore_images(rows)
+        alphas = self._tensor(codes)
+        poses = alphas.new_zeros(len(alphas), model.torus_dim) if poses is None else self._tensor(poses)
+        return self._as_images(reconstruct(model, alphas, poses), like=codes)
 
     def infer(self, X: Any) -> Inference:
         """Return codes and most probable poses."""
@@ -74,7 +80,10 @@ class PosedCoder(Coder):
 
     def move(self, X: Any, delta: Any, *, keep_rest: bool = False) -> Any:
         """Apply T(δ) to each image: one ``delta`` of shape (torus_dim,) for all, or one for each."""
-        return self._moved(self._known_images(X), self._poses_like(X, delta), keep_rest)
+        images, poses, n = self._known_images(X), self._tensor(delta), self.model_.torus_dim
+        if tuple(poses.shape) not in ((n,), (len(images.rows), n)):
+            raise ValueError(f"delta has shape {tuple(poses.shape)}, expected ({n},) or ({len(images.rows)}, {n}).")
+        return self._moved(images, poses, keep_rest)
 
     def transfer_pose(self, source: Any, target: Any, *, keep_rest: bool = False) -> Any:
         """Bring each image of ``target`` into the pose of its partner in ``source``."""
@@ -106,17 +115,13 @@ class PosedCoder(Coder):
 
         Returns (n_images, n_values, …); the value 0 is the reconstruction itself.
         """
-        images = self._known_images(X)
-        n = self.model_.torus_dim
+        images, n = self._known_images(X), self.model_.torus_dim
         if not 0 <= axis < n:
             raise ValueError(f"axis={axis}, but the poses have axes 0 to {n - 1}.")
         values = np.linspace(-math.pi, math.pi, 9) if values is None else values
         codes, poses = self._infer(images)
-        frames = []
-        for value in self._tensor(values):
-            moved = poses.clone()
-            moved[:, axis] += value
-            frames.append(images.norms * reconstruct(self.model_, codes, moved))
+        moved = [poses + value * torch.eye(n).to(poses)[axis] for value in self._tensor(values)]
+        frames = [images.norms * reconstruct(self.model_, codes, there) for there in moved]
         return images.restore_images(torch.stack(frames, dim=1))
 
     def sample(self, n_samples: int = 1, *, noise: bool = False) -> tuple[Array, Inference]:
@@ -126,28 +131,19 @@ class PosedCoder(Coder):
         codes = draw_codes(model, check_count("n_samples", n_samples), generator=generator)
         prior = TorusPosterior(model.pose_prior[None], model.frequencies)
         poses = prior.sample(n_samples, generator=generator)[0].to(codes)
-        rows = (
-            generate(model, codes, poses, generator=generator) if noise else reconstruct(model, codes, poses)
-        ).reshape(n_samples, *self.image_shape_)
-        return to_cpu(rows).numpy(), Inference(to_cpu(codes).numpy(), to_cpu(poses).numpy())
+        rows = generate(model, codes, poses, generator=generator) if noise else reconstruct(model, codes, poses)
+        images, *found = (to_cpu(part).numpy() for part in (rows, codes, poses))
+        return images.reshape(n_samples, *self.image_shape_), Inference(*found)
 
     def describe(self, X: Any) -> tuple[Inference, TorusPosterior, Any]:
         """Return what ``infer``, ``pose_posterior`` and ``score_samples`` do, but find the codes only once."""
         images = self._known_images(X)
         codes, poses = self._infer(images)
-        inference = Inference(images.restore(codes), images.restore(poses))
-        scores = images.restore(self._log_likelihood(images, codes))
-        return inference, self._pose_posterior(images, codes), scores
+        found, scores = map(images.restore, (codes, poses)), images.restore(self._log_likelihood(images, codes))
+        return Inference(*found), self._pose_posterior(images, codes), scores
 
     def _pose_posterior(self, images: ImageBatch, codes: Tensor) -> TorusPosterior:
         return TorusPosterior(pose_natural(self.model_, images.rows, codes), self.model_.frequencies)
-
-    def _poses_like(self, X: Any, delta: Any) -> Tensor:
-        delta = self._tensor(delta)
-        n = self.model_.torus_dim
-        if tuple(delta.shape) not in ((n,), (len(X), n)):
-            raise ValueError(f"delta has shape {tuple(delta.shape)}, expected ({n},) or ({len(X)}, {n}).")
-        return delta
 
     def _moved(self, images: ImageBatch, poses: Tensor, keep_rest: bool) -> Any:
         poses = poses.expand(len(images.rows), -1)
@@ -167,21 +163,15 @@ class PosedCoder(Coder):
         engine, learning = self._engine(), self.effective_recipe().learning
 
         def find(rows: Tensor) -> Tensor:
-            codes = infer_codes(
-                self.model_, rows, engine, n_code_steps=learning.n_code_steps, start=learning.code_start
-            )
-            if not self.exact_codes:
-                return codes
-            return infer_codes(
-                self.model_, rows, engine, n_code_steps=MAP_STEPS, start=codes, update="proximal", gradient="exact"
-            )
+            given = (self.model_, rows, engine)
+            codes = infer_codes(*given, n_code_steps=learning.n_code_steps, start=learning.code_start)
+            if self.exact_codes:
+                codes = infer_codes(*given, n_code_steps=MAP_STEPS, start=codes, update="proximal", gradient="exact")
+            return codes
 
         return self._by_chunks(find, images.rows) * images.seen
 
     def _infer(self, images: ImageBatch) -> tuple[Tensor, Tensor]:
         codes, engine = self._codes(images), self._engine()
-
-        def find(rows: Tensor, codes: Tensor) -> Tensor:
-            return map_poses(self.model_, rows, codes, engine)
-
-        return codes, self._by_chunks(find, images.rows, codes) * images.seen
+        poses = self._by_chunks(lambda rows, codes: map_poses(self.model_, rows, codes, engine), images.rows, codes)
+        return codes, poses * images.seen

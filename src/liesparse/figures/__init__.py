@@ -1,63 +1,250 @@
-"""Pictures: arrays in, a matplotlib Figure out; nothing is shown or saved here."""
+"""Pictures: arrays in, a matplotlib Figure out, as PNG and PDF, or as GIF and MP4; the paper's are in ``paper``."""
 
-from liesparse.figures.paper import (
-    InferencePanels,
-    PlainPanels,
-    RowPanels,
-    columns_figure,
-    comparison_figure,
-    results_figure,
-    samples_figure,
-)
-from liesparse.figures.plots import (
-    DemoPanels,
-    before_and_after,
-    demo_figure,
-    growth_figure,
-    sheet_figure,
-    walk_figure,
-)
-from liesparse.figures.sheets import (
-    FRAME,
-    INK,
-    SIGNED,
-    Array,
-    draw_sheet,
-    gif_bytes,
-    mosaic,
-    movie_bytes,
-    paint,
-    to_pdf,
-    to_png,
-    to_small_png,
-    to_unit_peak,
-)
+from __future__ import annotations
 
-__all__ = [
-    "FRAME",
-    "INK",
-    "SIGNED",
-    "Array",
-    "DemoPanels",
-    "InferencePanels",
-    "PlainPanels",
-    "RowPanels",
-    "before_and_after",
-    "columns_figure",
-    "comparison_figure",
-    "demo_figure",
-    "draw_sheet",
-    "gif_bytes",
-    "growth_figure",
-    "mosaic",
-    "movie_bytes",
-    "paint",
-    "results_figure",
-    "samples_figure",
-    "sheet_figure",
-    "to_pdf",
-    "to_png",
-    "to_small_png",
-    "to_unit_peak",
-    "walk_figure",
-]
+import io
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from PIL import Image
+
+from liesparse._checks import reject
+
+FRAME = "#dfe3e8"  # between the images of a sheet
+INK = "Greys"  # images: dark ink on white paper
+SIGNED = "RdBu_r"  # columns of W: negative blue, positive red
+FRAME_SECONDS = 0.08  # of a movie
+FRAME_GREY = 223
+LEAST_SIZE = 96  # pixels of an image in a movie, on its longer side
+FEW_COLOURS = 600  # two colour maps and some: at 256 the eye sees no difference
+
+Array = NDArray[np.floating]
+
+
+def mosaic(images: Array, n_columns: int, *, gap: int = 2) -> Array:
+    """Lay images, of shape (n, height, width) or (n, height, width, 3), out in rows, with NaN for the frame."""
+    n_rows = -(-len(images) // n_columns)
+    height, width = images.shape[1] + gap, images.shape[2] + gap
+    size = (n_rows * height + gap, n_columns * width + gap, *images.shape[3:])
+    sheet = np.full(size, np.nan, dtype=images.dtype)
+    for place, image in enumerate(images):
+        top, left = gap + place // n_columns * height, gap + place % n_columns * width
+        sheet[top : top + height - gap, left : left + width - gap] = image
+    return sheet
+
+
+def to_unit_peak(images: Array, apart: int | None = 0) -> Array:
+    """Scale the largest absolute value to 1, for each place along the axis ``apart`` or for all; blank stays blank."""
+    axes = tuple(axis for axis in range(images.ndim) if axis != apart)
+    peak = np.abs(images).max(axis=axes, keepdims=True)
+    return images / np.maximum(peak, np.finfo(images.dtype).tiny)
+
+
+def paint(sheet: Array, *, signed: bool = False) -> Array:
+    """Return a sheet of colour images as red, green and blue from 0 to 1; a signed 0 is grey, NaN the frame."""
+    shown = np.clip((sheet + 1) / 2 if signed else sheet, 0, 1)
+    return np.where(np.isnan(sheet), to_rgb(FRAME), shown)
+
+
+def show_image(
+    axes: Axes, image: Array, *, signed: bool = False, frame: str = FRAME, aspect: Literal["equal", "auto"] = "equal"
+) -> None:
+    """Show values up to 1: ink on paper, in signed colours, or in colours of their own; NaN is the frame."""
+    colours = colormaps[SIGNED if signed else INK].with_extremes(bad=frame)
+    shown = paint(image, signed=signed) if image.ndim == 3 else image
+    axes.imshow(shown, cmap=colours, vmin=-1 if signed else 0, vmax=1, interpolation="nearest", aspect=aspect)
+    axes.set(xticks=[], yticks=[])
+    axes.spines[:].set_visible(False)
+
+
+def draw_sheet(
+    axes: Axes, images: Array, n_columns: int, title: str, *, signed: bool = False, row_labels: Sequence[str] = ()
+) -> None:
+    """Draw a mosaic of images with values up to 1, with a title and a label for each row."""
+    show_image(axes, mosaic(images, n_columns), signed=signed)
+    axes.set_title(title, fontsize=11, loc="left", pad=5)
+    row_height = images.shape[1] + 2
+    axes.set_yticks([2 + row_height * row + row_height / 2 for row in range(len(row_labels))], row_labels, fontsize=9)
+    axes.tick_params(length=0)
+
+
+def to_png(figure: Figure, *, dpi: int = 150) -> bytes:
+    """Render a figure."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=dpi)
+    return buffer.getvalue()
+
+
+def to_small_png(figure: Figure) -> bytes:
+    """Render a figure at its own resolution; one of few colours gets a palette, which halves the file or better."""
+    buffer = io.BytesIO()
+    with Image.open(io.BytesIO(to_png(figure, dpi=int(figure.dpi)))) as image:
+        plain = image.convert("RGB")
+    if plain.getcolors(FEW_COLOURS):
+        plain = plain.quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    plain.save(buffer, format="png", optimize=True, dpi=(figure.dpi, figure.dpi))
+    return buffer.getvalue()
+
+
+def to_pdf(figure: Figure, *, dpi: int = 720) -> bytes:
+    """Render a figure as PDF: text and bars are vectors, and equal figures give equal files."""
+    buffer = io.BytesIO()
+    with mpl.rc_context({"pdf.fonttype": 42}):  # TrueType: text stays text, as publishers ask
+        figure.savefig(buffer, format="pdf", dpi=dpi, metadata={"CreationDate": None})
+    return buffer.getvalue()
+
+
+def walk_frames(walks: Array, *, gap: int = 4) -> NDArray[np.uint8]:
+    """Lay out (axis, image, step, height, width[, 3]) as frames, images in rows, axes in columns; grey is dark ink."""
+    zoom = max(1, -(-LEAST_SIZE // max(walks.shape[3:5])))
+    peak = np.abs(walks).max(axis=tuple(range(2, walks.ndim)), keepdims=True)
+    shown = np.clip(walks / np.maximum(peak, np.finfo(np.float32).tiny), 0, 1)
+    shown = (shown if walks.ndim == 6 else 1 - shown).repeat(zoom, axis=3).repeat(zoom, axis=4)
+    steps = shown.transpose(2, 1, 0, *range(3, walks.ndim))  # step, image, axis
+    frames = np.stack([mosaic(step.reshape(-1, *step.shape[2:]), len(walks), gap=gap) for step in steps])
+    return np.where(np.isnan(frames), FRAME_GREY, np.round(255 * frames)).astype(np.uint8)
+
+
+def movie_bytes(walks: Array, suffix: str) -> bytes:
+    """Return a looped movie of walks; an open walk goes there and back, a closed one round and round."""
+    closed = np.allclose(walks[:, :, 0], walks[:, :, -1], atol=1e-3 * float(np.abs(walks).max()))
+    frames = walk_frames(walks)
+    frames = frames[:-1] if closed else np.concatenate((frames, frames[-2:0:-1]))
+    return gif_bytes(map(Image.fromarray, frames)) if suffix == ".gif" else _mp4_bytes(frames)
+
+
+def gif_bytes(pictures: Iterable[Image.Image]) -> bytes:
+    """Return pictures as an endless GIF."""
+    buffer = io.BytesIO()
+    first, *rest = pictures
+    milliseconds = round(1000 * FRAME_SECONDS)
+    first.save(buffer, "GIF", save_all=True, append_images=rest, duration=milliseconds, loop=0, optimize=False)
+    return buffer.getvalue()
+
+
+def _mp4_bytes(frames: NDArray[np.uint8]) -> bytes:
+    program = shutil.which("ffmpeg")
+    if program is None:
+        reject("out", "ffmpeg for .mp4 files", "none installed", "Install ffmpeg, or use .gif.")
+    frames = frames[:, : frames.shape[1] // 2 * 2, : frames.shape[2] // 2 * 2]  # its encoder wants even sizes
+    height, width = frames.shape[1:3]
+    pixels = "rgb24" if frames.ndim == 4 else "gray"
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "walk.mp4"
+        size = ["-f", "rawvideo", "-pix_fmt", pixels, "-s", f"{width}x{height}", "-r", f"{1 / FRAME_SECONDS:g}"]
+        command = [program, "-y", "-loglevel", "error", *size, "-i", "-", "-pix_fmt", "yuv420p", str(target)]
+        done = subprocess.run(command, input=frames.tobytes(), capture_output=True, check=False)
+        if done.returncode != 0:
+            lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
+            reject("out", "a movie from ffmpeg", lines[-1], "Use .gif instead.")
+        return target.read_bytes()
+
+
+# ---- the pictures of the commands: the demo, growth of time, sheets of images, walks along the torus
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure on white, of a size in inches."""
+    return Figure(figsize=(width, height), layout="constrained", facecolor="white")
+
+
+class DemoPanels(NamedTuple):
+    """What the demo shows; every image is an array of shape (height, width)."""
+
+    templates: Array  # (component, height, width)
+    planes: Array  # (column, height, width)
+    inputs: Array  # (example, height, width)
+    reconstructions: Array
+    canonical: Array
+    traversals: tuple[Array, ...]  # for each torus axis (example, step, height, width)
+
+
+def demo_figure(panels: DemoPanels, headline: str) -> Figure:
+    """Show templates, planes of W, inference examples, and a traversal along each torus axis."""
+    n_axes = len(panels.traversals)
+    figure = new_figure(12, 7.6)
+    figure.suptitle(headline, fontsize=13, x=0.01, ha="left")
+    top, middle, bottom = np.asarray(figure.subfigures(3, 1, height_ratios=(2.55, 2.0, 2.3)))
+
+    left, right = top.subplots(1, 2)
+    draw_sheet(left, to_unit_peak(panels.templates), 5, "Shapes: the learned dictionary Φ")
+    title = f"Group: the first {len(panels.planes)} columns of W, slowest planes first"
+    draw_sheet(right, to_unit_peak(panels.planes), 12, title, signed=True)
+
+    triples = np.stack((panels.inputs, panels.reconstructions, panels.canonical))
+    rows = to_unit_peak(triples, 1).reshape(-1, *triples.shape[2:])
+    title = "Inference on held-out images: the input, its reconstruction T(ŝ)Φα̂, and its shape brought to s = 0"
+    labels = ("input", "reconstruction", "canonical")
+    draw_sheet(middle.subplots(1, 1), rows, len(panels.inputs), title, row_labels=labels)
+
+    for place, axes in enumerate(bottom.subplots(1, n_axes, squeeze=False)[0]):
+        frames = panels.traversals[place]
+        frames = frames / np.abs(frames[:, frames.shape[1] // 2, None]).max(axis=(-2, -1), keepdims=True)  # unmoved: 1
+        title = f"Traversal of s{'₁₂₃₄₅₆'[place]} from -π to π"
+        draw_sheet(axes, frames.reshape(-1, *frames.shape[2:]), frames.shape[1], title)
+    return figure
+
+
+def growth_figure(rows: Sequence[dict[str, Any]]) -> Figure:
+    """Show how the time of a batch grows with each size, all on one pair of logarithmic axes."""
+    figure = new_figure(6, 4)
+    axes = figure.subplots(1, 1)
+    for size in dict.fromkeys(row["size"] for row in rows):
+        chosen = [row for row in rows if row["size"] == size]
+        factors = [row["value"] / chosen[0]["value"] for row in chosen]
+        label = f"{size} from {chosen[0]['value']} to {chosen[-1]['value']}"
+        label += " (20 points per axis)" if size == "torus_dim" else ""
+        axes.loglog(factors, [row["grid_ms"] for row in chosen], marker="o", markersize=4, label=label)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter("{x:g}")
+    axes.tick_params(which="both", labelsize=8)
+    axes.set(xlabel="size, relative to the smallest", ylabel="milliseconds per batch")
+    axes.set_title("Grid inference as one size grows", loc="left", fontsize=11)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def sheet_figure(images: Array, n_columns: int, title: str) -> Figure:
+    """Show images side by side."""
+    figure = new_figure(10, 0.5 + 10 / n_columns * _height(images, n_columns))
+    draw_sheet(figure.subplots(1, 1), to_unit_peak(images), n_columns, title)
+    return figure
+
+
+def _height(images: Array, n_columns: int) -> float:
+    """Return the height of a sheet, in widths of an image."""
+    return -(-len(images) // n_columns) * images.shape[1] / images.shape[2]
+
+
+def before_and_after(before: Array, after: Array, *, n_columns: int = 10) -> Figure:
+    """Show images above and what became of them below."""
+    figure = new_figure(8, 1 + 1.6 * _height(before, n_columns))
+    titles = ("As they came", "In the same pose")
+    for axes, images, title in zip(figure.subplots(2, 1), (before, after), titles, strict=True):
+        draw_sheet(axes, to_unit_peak(np.maximum(images, 0)), n_columns, title)
+    return figure
+
+
+def walk_figure(walks: Array, values: Array, axes: Sequence[int]) -> Figure:
+    """Show walks (axis, image, step, height, width[, 3]) along torus axes as rows of images."""
+    n_steps = walks.shape[2]
+    kept = np.unique(np.linspace(0, n_steps - 1, min(n_steps, 13)).round().astype(int))
+    figure = new_figure(8, 0.4 + 0.75 * walks.shape[0] * walks.shape[1])
+    for place, panel in enumerate(figure.subplots(len(walks), 1, squeeze=False)[:, 0]):
+        frames = to_unit_peak(np.maximum(walks[place][:, kept], 0))
+        title = f"Along axis {axes[place] + 1} from {values[0]:+.2f} to {values[-1]:+.2f} radians"
+        draw_sheet(panel, frames.reshape(-1, *frames.shape[2:]), len(kept), title)
+    return figure

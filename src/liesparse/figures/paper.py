@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from liesparse.figures.sheets import FRAME, Array, mosaic, show_image, to_unit_peak
+from liesparse.figures import FRAME, Array, mosaic, show_image, to_unit_peak
 
 HEAT = "magma"  # densities: perceptually uniform
 BAR = "#35506b"
@@ -25,7 +25,6 @@ SHEET_WIDTH, SHEET_DPI = 604 / 360, 360
 HALF_WIDTH, HALF_DPI = 664 / 256, 256
 MARGIN, LINE, AIR, CELL_GAP = 0.05, 0.05, 0.2, 0.07
 BETWEEN = TEXT_WIDTH - 2 * HALF_WIDTH - 2 * MARGIN
-FRAME_PIXELS = 2  # between the images of a sheet
 
 
 class Page:
@@ -35,32 +34,20 @@ class Page:
     an image of two dots for each pixel is then drawn without blur.
     """
 
-    def __init__(self, width: float, margin: float, dpi: int) -> None:
-        self.width, self.margin, self.dpi = math.ceil(width * dpi) / dpi, margin, dpi
+    def __init__(self, width: float, dpi: int) -> None:
+        self.width, self.dpi = math.ceil(width * dpi) / dpi, dpi
         self.figure = Figure(figsize=(width, width), dpi=dpi, facecolor="white")
-        self._panels: list[tuple[Axes, float, float, float, float]] = []
-        self._lines: list[tuple[Text, float, float]] = []
-
-    def axes(self, left: float, top: float, width: float, height: float) -> Axes:
-        """Return new axes at a place."""
-        axes = self.figure.add_axes((0, 0, 1, 1), label=str(len(self._panels)))
-        left, top = round(left * self.dpi) / self.dpi, round(top * self.dpi) / self.dpi
-        self._panels.append((axes, left, top, width, height))
-        return axes
-
-    def write(self, words: str, left: float, baseline: float, size: int, align: str, colour: str) -> None:
-        """Write one line."""
-        line = self.figure.text(0, 0, words, fontsize=size, ha=align, va="baseline", color=colour)
-        self._lines.append((line, left, baseline))
+        self.panels: list[tuple[Axes, float, float, float, float]] = []  # with left, top, width and height
+        self.lines: list[tuple[Text, float, float]] = []  # with left and baseline
 
     def finish(self) -> Figure:
         """Give everything its place on a page that ends below the last panel."""
-        needed = max(top + tall for _, _, top, _, tall in self._panels) + self.margin
+        needed = max(top + tall for _, _, top, _, tall in self.panels) + MARGIN
         height = math.ceil(needed * self.dpi) / self.dpi
         self.figure.set_size_inches(self.width, height)
-        for axes, left, top, wide, tall in self._panels:
+        for axes, left, top, wide, tall in self.panels:
             axes.set_position((left / self.width, 1 - (top + tall) / height, wide / self.width, tall / height))
-        for line, left, baseline in self._lines:
+        for line, left, baseline in self.lines:
             line.set_position((left / self.width, 1 - baseline / height))
         return self.figure
 
@@ -74,12 +61,16 @@ class Place(NamedTuple):
     width: float
 
     def axes(self, left: float, width: float, height: float) -> Axes:
-        """Return axes that begin here, ``left`` inches to the right."""
-        return self.page.axes(self.left + left, self.top, width, height)
+        """Return new axes that begin here, ``left`` inches to the right."""
+        page, dpi = self.page, self.page.dpi
+        axes = page.figure.add_axes((0, 0, 1, 1), label=str(len(page.panels)))
+        page.panels.append((axes, round((self.left + left) * dpi) / dpi, round(self.top * dpi) / dpi, width, height))
+        return axes
 
     def write(self, words: str, size: int, *, left: float = 0.0, align: str = "left", colour: str = "black") -> None:
         """Write a line that stands here."""
-        self.page.write(words, self.left + left, self.top, size, align, colour)
+        line = self.page.figure.text(0, 0, words, fontsize=size, ha=align, va="baseline", color=colour)
+        self.page.lines.append((line, self.left + left, self.top))
 
     def down(self, inches: float) -> Place:
         """Return the place so many inches below."""
@@ -116,21 +107,30 @@ class PlainPanels(NamedTuple):
 
 def samples_figure(rows: Sequence[RowPanels]) -> Figure:
     """Show examples of each data set: figure 1."""
-    return _row_of_sheets([(row.title, to_unit_peak(row.samples)) for row in rows])
+    return _row_of_sheets([(row.title, row.samples) for row in rows], signed=False)
 
 
 def columns_figure(rows: Sequence[RowPanels]) -> Figure:
     """Show the first columns of each learned W: figure 2."""
-    return _row_of_sheets([(row.title, to_unit_peak(row.columns)) for row in rows], signed=True)
+    return _row_of_sheets([(row.title, row.columns) for row in rows], signed=True)
+
+
+def _row_of_sheets(sheets: Sequence[tuple[str, Array]], *, signed: bool) -> Figure:
+    """Put one sheet for each data set beside each other, ten images wide."""
+    between = (TEXT_WIDTH - 2 * MARGIN - 3 * SHEET_WIDTH) / 2
+    page = Page(2 * MARGIN + len(sheets) * (SHEET_WIDTH + between) - between, SHEET_DPI)
+    for number, (title, images) in enumerate(sheets):
+        place = Place(page, MARGIN + number * (SHEET_WIDTH + between), MARGIN + 0.1, SHEET_WIDTH)
+        place.write(title, BODY)
+        _draw_sheet(place.down(LINE), to_unit_peak(images), 10, signed=signed)
+    return page.finish()
 
 
 def results_figure(rows: Sequence[RowPanels]) -> Figure:
     """Show inference, dictionary and traversals of each data set, side by side: figure 3."""
-    page = Page(2 * MARGIN + len(rows) * (HALF_WIDTH + BETWEEN) - BETWEEN, MARGIN, HALF_DPI)
+    page = Page(2 * MARGIN + len(rows) * (HALF_WIDTH + BETWEEN) - BETWEEN, HALF_DPI)
     for number, row in enumerate(rows):
-        place = _begin(page, row.title, HEAD, MARGIN + number * (HALF_WIDTH + BETWEEN), HALF_WIDTH)
-        place = _draw_inference(place.down(AIR), row.inference)
-        place = _draw_dictionary(place.down(AIR), row.templates)
+        place = _draw_model(page, number, row.title, row)
         for axis in range(len(row.traversals)):
             place = _draw_traversal(place.down(AIR), row, axis)
     return page.finish()
@@ -138,38 +138,29 @@ def results_figure(rows: Sequence[RowPanels]) -> Figure:
 
 def comparison_figure(row: RowPanels, plain: PlainPanels) -> Figure:
     """Show the full model on the left, plain sparse coding of the same images on the right: figure 4."""
-    page, right = Page(TEXT_WIDTH, MARGIN, HALF_DPI), MARGIN + HALF_WIDTH + BETWEEN
-    place = _begin(page, f"{row.title}: Lie Group Sparse Coding", HEAD, MARGIN, HALF_WIDTH)
-    place = _draw_inference(place.down(AIR), row.inference)
-    place = _draw_dictionary(place.down(AIR), row.templates)
-    other = _begin(page, f"{row.title}: plain sparse coding", HEAD, right, HALF_WIDTH)
-    other = _draw_inference(other.down(AIR), plain.inference)
-    other = _draw_dictionary(other.down(AIR), plain.templates)
-    below = max(place.top, other.top) + AIR
+    page = Page(TEXT_WIDTH, HALF_DPI)
+    places = [
+        _draw_model(page, 0, f"{row.title}: Lie Group Sparse Coding", row),
+        _draw_model(page, 1, f"{row.title}: plain sparse coding", plain),
+    ]
+    below = max(place.top for place in places) + AIR
     for axis in range(len(row.traversals)):
-        _draw_traversal(Place(page, right if axis % 2 else MARGIN, below, HALF_WIDTH), row, axis)
+        _draw_traversal(places[axis % 2]._replace(top=below), row, axis)
     return page.finish()
 
 
-def _begin(page: Page, title: str, size: int, left: float, width: float) -> Place:
-    place = Place(page, left, MARGIN + 0.1, width)
-    place.write(title, size)
-    return place
-
-
-def _row_of_sheets(sheets: Sequence[tuple[str, Array]], *, signed: bool = False) -> Figure:
-    """Put one sheet for each data set beside each other, ten images wide."""
-    between = (TEXT_WIDTH - 2 * MARGIN - 3 * SHEET_WIDTH) / 2
-    page = Page(2 * MARGIN + len(sheets) * (SHEET_WIDTH + between) - between, MARGIN, SHEET_DPI)
-    for number, (title, images) in enumerate(sheets):
-        place = _begin(page, title, BODY, MARGIN + number * (SHEET_WIDTH + between), SHEET_WIDTH)
-        _draw_sheet(place.down(LINE), images, 10, signed=signed)
-    return page.finish()
+def _draw_model(page: Page, number: int, title: str, panels: RowPanels | PlainPanels) -> Place:
+    """Draw inference and dictionary of a model in one of the columns of a page."""
+    place = Place(page, MARGIN + number * (HALF_WIDTH + BETWEEN), MARGIN + 0.1, HALF_WIDTH)
+    place.write(title, HEAD)
+    place = _draw_inference(place.down(AIR), panels.inference).down(AIR)
+    place.write(rf"dictionary $\Phi$, templates $k = 1$ to ${len(panels.templates)}$", BODY)
+    return _draw_sheet(place.down(LINE), to_unit_peak(panels.templates), 5)
 
 
 def _draw_sheet(place: Place, images: Array, n_columns: int, *, signed: bool = False, frame: str = FRAME) -> Place:
     """Draw images with values up to 1 over the whole width."""
-    sheet = mosaic(images, n_columns, gap=FRAME_PIXELS)
+    sheet = mosaic(images, n_columns)
     height = place.width * sheet.shape[0] / sheet.shape[1]
     show_image(place.axes(0, place.width, height), sheet, signed=signed, frame=frame, aspect="auto")
     return place.down(height)
@@ -188,18 +179,20 @@ def _draw_inference(place: Place, panels: InferencePanels) -> Place:
         place.write(name, BODY, left=start + width / 2, align="center")
     place = place.down(LINE)
     pairs = to_unit_peak(np.stack((panels.inputs, panels.reconstructions)), 1)  # one scale for both
-    highest = max(1.0, float(panels.codes.max()))
+    n_codes, highest = panels.codes.shape[1], max(1.0, float(panels.codes.max()))
     for example in range(len(panels.inputs)):
         cells = [place.axes(start, width, side) for start, width in zip(starts, widths, strict=True)]
         show_image(cells[0], pairs[0, example], aspect="auto")
-        _draw_codes(cells[1], panels.codes[example], highest)
+        cells[1].axhline(1, color=EDGE, linewidth=0.6, linestyle=(0, (2, 2)))
+        cells[1].bar(np.arange(1, n_codes + 1), panels.codes[example], width=0.8, color=BAR)
+        cells[1].set(xticks=[], yticks=[], xlim=(0.3, n_codes + 0.7), ylim=(0, 1.08 * highest))
         if panels.densities is not None:
             _draw_density(cells[2], panels.densities[example])
         show_image(cells[-1], pairs[1, example], aspect="auto")
         for axes in cells:
             axes.spines[:].set(visible=True, color=EDGE, linewidth=0.6)
         place = place.down(side + CELL_GAP)
-    _label(cells[1], (1, panels.codes.shape[1]), ("1", "$k$", str(panels.codes.shape[1])))
+    _label(cells[1], (1, n_codes), ("1", "$k$", str(n_codes)))
     if panels.densities is not None:
         _label(cells[2], (-math.pi, math.pi), (r"$-\pi$", "$s_1$", r"$\pi$"))
     return place.down(0.12 - CELL_GAP)  # the labels
@@ -214,47 +207,21 @@ def _label(axes: Axes, ends: tuple[float, float], words: tuple[str, str, str]) -
     last.set_horizontalalignment("right")
 
 
-def _draw_codes(axes: Axes, codes: Array, highest: float) -> None:
-    axes.axhline(1, color=EDGE, linewidth=0.6, linestyle=(0, (2, 2)))
-    axes.bar(np.arange(1, len(codes) + 1), codes, width=0.8, color=BAR)
-    axes.set(xticks=[], yticks=[], xlim=(0.3, len(codes) + 0.7), ylim=(0, 1.08 * highest))
-
-
 def _draw_density(axes: Axes, density: Array) -> None:
     """Draw P(s), each on its own scale from 0 to its peak; s₁ runs to the right and s₂ upwards."""
-    half = math.pi / len(density)  # the first pixel is centred on -π
-    low, high = -math.pi - half, math.pi - half
-    extent = (low, high, low, high)
-    axes.imshow(
-        density.T,
-        cmap=HEAT,
-        vmin=0,
-        vmax=float(density.max()),
-        origin="lower",
-        extent=extent,
-        aspect="auto",
-        interpolation="nearest",
-    )
-    s1, s2 = (
-        2 * math.pi * place / len(density) - math.pi for place in np.unravel_index(density.argmax(), density.shape)
-    )
+    step = 2 * math.pi / len(density)
+    low, high = -math.pi - step / 2, math.pi - step / 2  # the first pixel is centred on -π
+    box = (low, high, low, high)
+    axes.imshow(density.T, cmap=HEAT, vmin=0, origin="lower", extent=box, aspect="auto", interpolation="nearest")
+    s1, s2 = (step * place - math.pi for place in np.unravel_index(density.argmax(), density.shape))
     axes.scatter([s1], [s2], s=36, facecolor="none", edgecolor="white", linewidth=0.5)  # a sharp peak is but a dot
     axes.set(xticks=[], yticks=[], xlim=(low, high), ylim=(low, high))
 
 
-def _draw_dictionary(place: Place, templates: Array) -> Place:
-    place.write(r"dictionary $\Phi$, templates $k = 1$ to " + f"${len(templates)}$", BODY)
-    return _draw_sheet(place.down(LINE), to_unit_peak(templates), 5)
-
-
 def _draw_traversal(place: Place, row: RowPanels, axis: int) -> Place:
     frames, colour = row.traversals[axis], AXIS_COLOURS[axis % len(AXIS_COLOURS)]
-    low, high = (_angle(value) for value in row.span)
+    low, high = ({-math.pi: r"-\pi", math.pi: r"\pi"}.get(end, f"{end:g}") for end in row.span)
     place.write(rf"$T(\mathbf{{s}})\,\mathbf{{I}}$ with $s_{axis + 1}$ from ${low}$ to ${high}$", BODY, colour=colour)
     unmoved = int(np.abs(np.linspace(*row.span, frames.shape[1])).argmin())
     frames = frames / np.abs(frames[:, unmoved, None]).max(axis=(-2, -1), keepdims=True)
     return _draw_sheet(place.down(LINE), frames.reshape(-1, *frames.shape[2:]), frames.shape[1], frame=colour)
-
-
-def _angle(value: float) -> str:
-    return (r"-\pi" if value < 0 else r"\pi") if abs(value) == math.pi else f"{value:g}"

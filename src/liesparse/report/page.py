@@ -8,6 +8,7 @@ import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
+from string import Template
 
 import numpy as np
 from matplotlib import colormaps
@@ -17,24 +18,31 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
-from liesparse.figures import FRAME, INK, SIGNED, Array, gif_bytes, mosaic, paint, to_png
+from liesparse.figures import FRAME, INK, SIGNED, Array, gif_bytes, mosaic, new_figure, paint, to_png
 from liesparse.posterior import TorusPosterior
 
-# Nothing but this file: the browser itself forbids scripts, frames and requests.
-POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 N_COLOURS = 200
 BLUE = "#2166ac"
 FLOOR = 12.0  # nats below the peak at which the map of a posterior is blank
 TICKS = ((-math.pi, 0, math.pi), ("-π", "0", "π"))
 
 
-class Cell(str):
-    """A ``td`` element, which is not escaped again."""
+class Html(str):
+    """Markup, which is not escaped again."""
 
 
-def escape(text: object) -> str:
-    """Make any text safe inside an element or a quoted attribute."""
-    return html.escape(str(text), quote=True)
+def element(tag: str, *content: object, **attributes: object) -> Html:
+    """Return an element such as "p" or "p.kind", which is a p of a class; what is not markup yet is escaped."""
+    name, _, kind = tag.partition(".")
+    given = {"class": kind} | attributes if kind else attributes
+    marks = "".join(f' {key}="{html.escape(str(value))}"' for key, value in given.items())
+    end = "" if name in ("img", "source") else f"</{name}>"
+    return Html(f"<{name}{marks}>{join(content)}{end}")
+
+
+def join(parts: Iterable[object]) -> Html:
+    """Put parts one after the other; what is not markup yet is escaped."""
+    return Html("".join(part if isinstance(part, Html) else html.escape(str(part)) for part in parts))
 
 
 def data_uri(content: bytes, kind: str = "png") -> str:
@@ -42,44 +50,28 @@ def data_uri(content: bytes, kind: str = "png") -> str:
     return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
 
 
-def image(content: bytes, alt: str, *, kind: str = "png", name: str = "pixels") -> str:
+def image(content: bytes, alt: str, *, kind: str = "png", name: str = "pixels") -> Html:
     """Return an image element."""
-    return f'<img class="{name}" src="{data_uri(content, kind)}" alt="{escape(alt)}">'
+    return element(f"img.{name}", src=data_uri(content, kind), alt=alt)
 
 
-def figure(picture: str, caption: str) -> str:
-    """Return a picture with a caption, which may hold markup."""
-    return f"<figure>{picture}<figcaption>{caption}</figcaption></figure>"
+def figure(picture: Html, caption: str) -> Html:
+    """Return a picture with a caption."""
+    return element("figure", picture, element("figcaption", caption))
 
 
-def grid(kind: str, parts: Iterable[str]) -> str:
-    """Return parts side by side, as many as there is room for."""
-    return f'<div class="grid {kind}">{"".join(parts)}</div>'
+def table(head: Iterable[str], rows: Iterable[Iterable[str]], *, kind: str = "plain") -> Html:
+    """Return a table; a cell is a td element or plain text."""
+    lines = [[cell if isinstance(cell, Html) else element("td", cell) for cell in row] for row in rows]
+    titles = [element("th", title, scope="col") for title in head]
+    top = [element("thead", element("tr", *titles))] if titles else []
+    body = element("tbody", *(element("tr", *line) for line in lines))
+    return element("div.scroll", element(f"table.{kind}", *top, body))
 
 
-def how(text: str) -> str:
-    """Return the sentence that says how to read what follows."""
-    return f'<p class="how">{escape(text)}</p>'
-
-
-def strip(label: str, picture: str) -> str:
-    """Return a wide picture with a label."""
-    return f'<div class="strip"><span>{escape(label)}</span>{picture}</div>'
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, name: str = "") -> str:
-    """Return a table of cells, or of plain text."""
-    titles = "".join(f'<th scope="col">{escape(title)}</th>' for title in head)
-    lines = ("".join(cell if isinstance(cell, Cell) else f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
-    top = f"<thead><tr>{titles}</tr></thead>" if head else ""
-    return f'<div class="scroll"><table class="{name}">{top}<tbody>{body}</tbody></table></div>'
-
-
-def share_cell(share: float) -> Cell:
+def share_cell(share: float) -> Html:
     """Return a cell with a percentage and a bar behind it."""
-    filled = min(max(share, 0.0), 1.0)
-    return Cell(f'<td class="share" style="--share: {100 * filled:.0f}%">{percent(share)}</td>')
+    return element("td.share", percent(share), style=f"--share: {100 * min(max(share, 0.0), 1.0):.0f}%")
 
 
 def percent(share: float) -> str:
@@ -106,21 +98,10 @@ def direction(values: Sequence[float]) -> str:
     return f"({', '.join(f'{value:+.2f}' for value in values)})"
 
 
-def build(title: str, lead: str, sections: Mapping[str, str]) -> str:
-    """Return the whole page from its sections: one file, no network, light and dark, from phone to desktop."""
-    style = resources.files("liesparse.report").joinpath("style.css").read_text(encoding="utf-8")
-    links = "".join(f'<a href="#part-{place}">{escape(name)}</a>' for place, name in enumerate(sections))
-    body = "".join(
-        f'<section><h2 id="part-{place}">{escape(name)}</h2>{content}</section>'
-        for place, (name, content) in enumerate(sections.items())
-    )
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-        f"<title>{escape(title)}</title><style>{style}</style></head>\n"
-        f"<body><main><header><h1>{escape(title)}</h1>{lead}<nav>{links}</nav></header>\n{body}\n</main></body></html>\n"
-    )
+def fill(template: str, values: Mapping[str, str]) -> Html:
+    """Return one of the templates beside this file with its blanks filled; what is not markup yet is escaped."""
+    text = (resources.files("liesparse.report") / template).read_text(encoding="utf-8")
+    return Html(Template(text).substitute({name: join([value]) for name, value in values.items()}))
 
 
 # ---- pictures
@@ -161,9 +142,12 @@ def draw_loop(frames: Array, *, signed: bool = False) -> bytes:
     return gif_bytes(_picture(_sheet(images, len(images), 480), signed) for images in frames)
 
 
-def _small_figure(width: float = 3.2, height: float = 2.2) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
+def _small_figure(width: float, height: float, title: str = "", x: str = "", y: str = "") -> tuple[Figure, Axes]:
+    figure = new_figure(width, height)
     axes = figure.subplots(1, 1)
+    axes.set_title(title, fontsize=10, loc="left", parse_math=False)
+    axes.set_xlabel(x, fontsize=8)
+    axes.set_ylabel(y, fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=8)
     return figure, axes
@@ -171,10 +155,8 @@ def _small_figure(width: float = 3.2, height: float = 2.2) -> tuple[Figure, Axes
 
 def draw_curve(values: Sequence[float], label: str, *, from_zero: bool = False) -> bytes:
     """Return how a number went over the epochs."""
-    figure, axes = _small_figure()
+    figure, axes = _small_figure(3.2, 2.2, label, "epoch")
     axes.plot(range(1, len(values) + 1), values, color=BLUE, marker="o", markersize=3)
-    axes.set_title(label, fontsize=10, loc="left")
-    axes.set_xlabel("epoch", fontsize=8)
     if from_zero:
         axes.set_ylim(0, 1.1 * max(*values, 1.0))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -183,13 +165,10 @@ def draw_curve(values: Sequence[float], label: str, *, from_zero: bool = False) 
 
 def draw_scatter(truth: Array, prediction: Array, name: str) -> bytes:
     """Return the factor read from the pose against the true one."""
-    figure, axes = _small_figure(3.2, 3.0)
+    figure, axes = _small_figure(3.2, 3.0, name, "true", "read from the pose")
     ends = [float(np.nanmin(truth)), float(np.nanmax(truth))]
     axes.plot(ends, ends, color="#b0b7bf", linewidth=1)
     axes.plot(truth, prediction, ".", markersize=3, color=BLUE, alpha=0.6)
-    axes.set_title(name, fontsize=10, loc="left", parse_math=False)
-    axes.set_xlabel("true", fontsize=8)
-    axes.set_ylabel("read from the pose", fontsize=8)
     return to_png(figure)
 
 

@@ -15,7 +15,8 @@ from torch import Tensor
 from liesparse import figures
 from liesparse.data import translations
 from liesparse.estimators import LieSparseCoder, SparseCoder
-from liesparse.figures import Array, DemoPanels, InferencePanels, PlainPanels, RowPanels
+from liesparse.figures import Array, DemoPanels, paper
+from liesparse.figures.paper import InferencePanels, PlainPanels, RowPanels
 from liesparse.inference import infer_codes, map_poses
 from liesparse.model import Parameters, apply_transform, reconstruct
 from liesparse.posterior import AdaptiveEngine, TorusPosterior, pose_natural
@@ -64,11 +65,11 @@ def plain_panels(baseline: SparseCoder, images: RowImages, seed: int) -> PlainPa
 def draw(rows: dict[str, RowPanels], plain: PlainPanels | None) -> dict[str, Figure]:
     """Draw the figures for which there is something to show."""
     every, results = list(rows.values()), [panels for name, panels in rows.items() if name != COMPARED]
-    drawn = {"figure1": figures.samples_figure(every), "figure2": figures.columns_figure(every)} if every else {}
+    drawn = {"figure1": paper.samples_figure(every), "figure2": paper.columns_figure(every)} if every else {}
     if results:
-        drawn["figure3"] = figures.results_figure(results)
+        drawn["figure3"] = paper.results_figure(results)
     if COMPARED in rows and plain is not None:
-        drawn["figure4"] = figures.comparison_figure(rows[COMPARED], plain)
+        drawn["figure4"] = paper.comparison_figure(rows[COMPARED], plain)
     return drawn
 
 

@@ -16,8 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from liesparse.baselines import SparseCodingSettings, learn_sparse_coding
-from liesparse.baselines.sparse_coding import SparseCodingProgress
+from liesparse.baselines import SparseCodingProgress, SparseCodingSettings, learn_sparse_coding
 from liesparse.data import embedded_digits, load_mnist, rotations_scalings, translations
 from liesparse.estimators import LieSparseCoder, SparseCoder
 from liesparse.files import hash_tensor, need, read_sealed, write_json, write_sealed
