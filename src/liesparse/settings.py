@@ -17,7 +17,7 @@ METHODS: tuple[Method, ...] = ("gradient", "em")
 Lattice = Literal["paper", "fitted"]
 LATTICES: tuple[Lattice, ...] = ("paper", "fitted")
 
-LEAST_EPOCHS, LEAST_IMAGES_SEEN = 12, 150_000  # of n_epochs="auto"
+LEAST_EPOCHS, MOST_EPOCHS, LEAST_IMAGES_SEEN = 12, 150, 150_000  # of n_epochs="auto"
 BATCH_PER_COMPONENT, BATCH_SIZES = 5, (25, 100)  # of batch_size="auto"
 
 MOST_IRREPS = 128  # the paper's L, where the images have room for it
@@ -48,7 +48,7 @@ class Settings:
     Attributes
     ----------
     n_epochs : int or "auto"
-        Passes over the data; auto is 12, or as many as show 150,000 images.
+        Passes over the data; auto is 12, or as many as show 150,000 images, at most 150.
     batch_size : int or "auto"
         Images per batch (paper: B); auto is 5 for each shape, from 25 to 100.
     posterior : {"auto", "grid", "adaptive", "sampling"}
@@ -129,7 +129,8 @@ class Settings:
         if size == "auto":
             size = min(max(BATCH_PER_COMPONENT * n_components, BATCH_SIZES[0]), BATCH_SIZES[1])
         if epochs == "auto":
-            epochs = LEAST_EPOCHS if n_images is None else max(LEAST_EPOCHS, -(-LEAST_IMAGES_SEEN // n_images))
+            wanted = LEAST_EPOCHS if n_images is None else -(-LEAST_IMAGES_SEEN // n_images)
+            epochs = min(max(LEAST_EPOCHS, wanted), MOST_EPOCHS)
         return replace(self, batch_size=size, n_epochs=epochs)
 
     def memory(self, share_done: float) -> float:

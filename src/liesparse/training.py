@@ -26,13 +26,13 @@ from liesparse.learning import engine_for, resume
 from liesparse.metrics import examine
 from liesparse.model import Parameters, PosePrior
 from liesparse.parallel import ALONE, READER_DIED, Group, LostError
-from liesparse.posterior import Engine, make_engine
-from liesparse.recipes import Recipe
+from liesparse.recipes import EvaluationSettings, Recipe
 from liesparse.settings import MOST_IRREPS, ModelSettings, Settings
 from liesparse.state import Progress, State
 
 N_MONITORED = 200  # images from which the health of each epoch is read
 FIRST_FREQUENCIES = 6  # of one axis, before the lattice is fitted: high ones invite a pose that turns too slowly
+N_RECORDS = 50  # epochs whose health is recorded, at most about so many
 TRIAL_SHARE = 0.03  # of the training, for each round of trials of several starts
 GO_ON = "Call fit(X), or what you called, again with the same images, settings and folder to go on from there."
 
@@ -97,7 +97,7 @@ def learn_model(
         recipe.learning,
         generator=generator,
         monitor_images=monitor_images,
-        evaluation_engine=recipe.evaluation.make_engine(start),
+        evaluation=recipe.evaluation,
         checkpoints=checkpoints,
         callback=callback,
         group=group,
@@ -162,15 +162,16 @@ def train(
     *,
     generator: torch.Generator,
     monitor_images: Float[Tensor, "few pixel"] | None = None,
-    evaluation_engine: Engine | None = None,
+    evaluation: EvaluationSettings = EvaluationSettings(),  # noqa: B008, it is frozen
     checkpoints: CheckpointPolicy | None = None,
     callback: Watch | None = None,
     group: Group = ALONE,
 ) -> Trained:
     """Learn as :func:`liesparse.learning.learn` does, and keep a record.
 
-    After each epoch the health of the model on ``monitor_images`` joins the history. With ``checkpoints``, a run of the
-    same settings, images and start that is in its folder is resumed exactly: the result is byte-identical.
+    After each epoch (of many, about fifty of them) the health of the model on ``monitor_images`` joins the history.
+    With ``checkpoints``, a run of the same settings, images and start that is in its folder is resumed exactly: the
+    result is byte-identical.
     Of the processes of ``group`` (:func:`liesparse.parallel.join`) the first reads and writes the folder, and keeps
     the history.
     """
@@ -180,7 +181,6 @@ def train(
     n_images = len(images) if isinstance(images, Tensor) else None
     settings = settings.resolve(start.n_components, n_images)
     source = ShuffledArrays(images, settings.batch_size) if isinstance(images, Tensor) else images
-    engine = evaluation_engine or make_engine("auto", start.frequencies, dtype=start.dtype, device=start.device)
     checkpoint = Checkpoint(State.begin(start, generator), [], {})
     if checkpoints is not None and first:
         checkpoint = _resume_or_begin(checkpoints, checkpoint, source, settings)
@@ -190,8 +190,8 @@ def train(
 
     def watch(progress: Progress) -> None:
         nonlocal checkpoint
-        if progress.end_of_epoch and monitor_images is not None and first:
-            health = examine(progress.parameters, monitor_images, engine)
+        if progress.end_of_epoch and monitor_images is not None and first and _is_time(progress, settings):
+            health = examine(progress.parameters, monitor_images, evaluation.make_engine(progress.parameters))
             history.append({"epoch": progress.epoch, **health._asdict()})
         checkpoint = checkpoint._replace(state=progress.state, history=list(history))
         stop = group.stopping  # read once: a wish from now on is for the next step
@@ -211,6 +211,12 @@ def train(
             raise
         raise LostError("The process that reads the images was ended, perhaps as memory ran out") from error
     return Trained(state.parameters, history, state.step)
+
+
+def _is_time(progress: Progress, settings: Settings) -> bool:
+    """Tell whether an epoch joins the history: with many short ones, only the last of each fiftieth of them."""
+    thin = max(1, settings.n_epochs // N_RECORDS)
+    return progress.epoch % thin == 0 or progress.epoch == settings.n_epochs
 
 
 def _check_agreement(group: Group, source: BatchSource, settings: Settings, start: Parameters) -> None:

@@ -18,7 +18,8 @@ from liesparse import LieSparseCoder, SparseCoder, narrow_prior, save_model
 from liesparse.checkpoint import list_checkpoints
 from liesparse.training import Interrupted
 
-SMALL = {"n_components": 3, "n_irreps": 6, "n_epochs": 2, "random_state": 0}
+SETTINGS = {"learning.batch_size": 100, "n_init": 1}
+SMALL = {"n_components": 3, "n_irreps": 6, "n_epochs": 2, "settings": SETTINGS, "random_state": 0}
 
 
 @pytest.mark.slow
@@ -242,7 +243,7 @@ def test_wrong_arguments(coder, X):
 
 
 def test_float64_and_the_paper_recipe(X):
-    coder = LieSparseCoder(**SMALL, dtype="float64", recipe="paper", settings={"learning.n_grid": 12}).fit(X)
+    coder = LieSparseCoder(**SMALL | {"settings": {"learning.n_grid": 12}}, dtype="float64", recipe="paper").fit(X)
     assert coder.components_.dtype == np.float64
     assert coder.transform(X).dtype == np.float64
 
