@@ -88,6 +88,44 @@ def table1(
 
 @app.command()
 @explained()
+def battery(
+    problems: Annotated[str, Option(help="Problems, separated by commas, or all.")] = "all",
+    seeds: Annotated[int, Option(min=1, help="How many seeds: 0, 1, 2, ...")] = 5,
+    first_seed: Annotated[int, Option(min=0, help="The first of them.")] = 0,
+    values: SetOption = None,
+    json: JsonOption = None,
+) -> None:
+    """Learn many kinds of images with a known motion at the defaults, and say which were solved.
+
+    Each problem is learned with as many templates as shapes, and with twice as many. After each cell the JSON file
+    is written, so Ctrl-C loses at most the cells that were being learned.
+    """
+    import os
+
+    from liesparse.recipes import load_recipe, parse_values
+    from liesparse.reproduce import battery as work
+
+    names = _choose_rows(problems, list(work.PROBLEMS))
+    with explained(code=2):
+        recipe = load_recipe("best").with_values(parse_values(values or []))
+    total = 2 * seeds * len(names)
+    cells: list[work.Cell] = []
+    with common.ProgressBar("battery") as bar:
+        orders = work.run_battery(names, list(range(first_seed, first_seed + seeds)), recipe, os.cpu_count() or 1)
+        for cell in orders:
+            cells.append(cell)
+            verdict = "solved" if cell.solved else "not solved"
+            what = f"{cell.problem}, {cell.n_components} templates, seed {cell.seed}: {verdict}, SNR {cell.snr:.1f}"
+            bar.show(what, len(cells), total, line=True)
+            if str(json) != "-":
+                common.write_numbers([one._asdict() for one in cells], json)
+    common.print_table("Solved cells", *work.table(cells, names))
+    if str(json) == "-":
+        common.write_numbers([one._asdict() for one in cells], json)
+
+
+@app.command()
+@explained()
 def figures(
     rows: Annotated[
         str | None,

@@ -218,3 +218,21 @@ def run_battery(problems: list[str], seeds: list[int], recipe: Recipe, n_process
     with ProcessPoolExecutor(n_processes, mp_context=get_context("spawn")) as pool:
         for future in as_completed([pool.submit(_run_alone, order) for order in orders]):
             yield future.result()
+
+
+def table(cells: list[Cell], names: list[str]) -> tuple[list[str], list[list[str]]]:
+    """Return head and lines: for each problem how many cells were solved, and the median SNR."""
+    lines = []
+    for name in [*names, "all"]:
+        line = [name]
+        for twice in (False, True):
+            mine = [
+                cell
+                for cell in cells
+                if name in (cell.problem, "all") and twice == (cell.n_components > PROBLEMS[cell.problem].n_shapes)
+            ]
+            solved = f"{sum(cell.solved for cell in mine)} of {len(mine)}"
+            snrs = torch.tensor([cell.snr for cell in mine] or [math.nan])
+            line += [solved] if name == "all" else [f"{solved} ({float(snrs.median()):.1f})"]
+        lines.append(line)
+    return ["problem", "templates = shapes (median SNR)", "twice as many"], lines
