@@ -15,6 +15,7 @@ from liesparse.model import Parameters, uniform_prior
 
 EXACT_PIXELS = 1024  # up to here a D × D matrix is small and quickly decomposed
 SUBSPACE_STEPS = 2
+PAPER_NOISE, LEAST_SIGNAL = 0.1, 0.04
 
 
 def random_start(
@@ -100,6 +101,20 @@ def leading_subspace(images: Float[Tensor, "image pixel"], n_columns: int) -> Fl
     inside = images @ basis
     _, mixing = torch.linalg.eigh((inside.T @ inside).double())
     return basis @ mixing[:, -n_columns:].to(basis)
+
+
+def suggest_noise(images: Float[Tensor, "image pixel"], n_columns: int) -> float:
+    """Return σ for images of norm 1: the paper's 0.1, scaled to the part of their norm that is not white noise.
+
+    Noise in an image of norm 1 makes the rest of it fainter, and the posterior of its pose flatter. What is left
+    outside ``n_columns`` leading directions says how strong white noise is in each pixel.
+    """
+    n_pixels = images.shape[1]
+    if n_columns >= n_pixels:
+        return PAPER_NOISE
+    inside = (images @ leading_subspace(images, n_columns)).square().sum(dim=1).mean()
+    white = max(0.0, 1 - float(inside)) * n_pixels / (n_pixels - n_columns)
+    return PAPER_NOISE * max(1 - white, LEAST_SIGNAL) ** 0.5
 
 
 def start_from_data(

@@ -24,11 +24,12 @@ from liesparse.model import Parameters, unit_columns
 from liesparse.parallel import ALONE, Group
 from liesparse.posterior import Engine, make_engine
 from liesparse.reseed import reseed
-from liesparse.settings import LEAST_IMAGES_SEEN, Settings
+from liesparse.settings import LONGEST_HOT, Settings
 from liesparse.state import Callback, Progress, State
 
-RESEEDS = tuple(share / 20 for share in range(1, 13))  # after which shares of the training wasted shapes start anew
-LATTICE_FITS = (0.35, 0.5)  # and the lattice is fitted
+# When wasted shapes start anew, and when the lattice is fitted, in lengths of the first phase.
+RESEEDS = tuple(sixth / 6 for sixth in range(1, 13))
+LATTICE_FITS = (7 / 6, 10 / 6)
 
 
 class LearningError(RuntimeError):
@@ -116,11 +117,11 @@ def advance(
 ) -> tuple[State, Float[Tensor, "batch component"]]:
     """Learn from one batch [Chau20, Algorithm 1, lines 4-14].
 
-    Without ``n_steps`` the schedule is that of a run of 150,000 images.
+    Without ``n_steps`` the schedule is that of a run of usual length.
     """
     batch = aligned(batch)
     parameters, adam, averages = state.parameters, state.adam, state.averages
-    length = n_steps or LEAST_IMAGES_SEEN // settings.batch_size
+    length, hot = settings.phases(parameters.n_components, n_steps)
     done, then = min(1.0, state.step / length), min(1.0, (state.step + 1) / length)
     # Who has no part of a batch looks at a shape instead, which then counts for nothing.
     images = batch if len(batch) else parameters.dictionary[:, :1].T
@@ -133,14 +134,14 @@ def advance(
         update=settings.code_update,
         gradient=settings.gradient,
     )
-    used = largest_only(codes) if done < settings.single_shape_share else codes
+    used = largest_only(codes) if done < hot else codes
     expectation = expect_pose(parameters, images, used, engine)  # line 10
     step = state.step + 1
     own: Gradients | em.Averages
     if settings.method == "gradient":  # lines 11-14
         own = parameter_gradients(parameters, images, used, expectation, settings.gradient)
     else:
-        remembered = parameters.n_components * settings.memory(done)
+        remembered = parameters.n_components * settings.memory(done, hot)
         share = min(1.0, settings.batch_size / remembered) if state.step else 1.0
         own = em.average(averages, images, used, expectation, share)
     *every, code_mean = group.mean([*own, codes.sum(dim=1).mean()], len(batch))
@@ -157,13 +158,13 @@ def advance(
     code_sum = state.code_sum + batch_mean
     _check_health(checksum + code_sum, code_sum, end_of_epoch, state)
     codes = codes[: len(batch)]
-    if settings.reseed_overlap < 1 and _reached(RESEEDS, done, then):
+    if settings.reseed_overlap < 1 and _reached(RESEEDS, hot, done, then):
         use = averages.gram.diagonal() if settings.method == "em" else None
         parameters, wasted = reseed(
             parameters, group.gather(batch), group.gather(codes), engine, settings.reseed_overlap, use
         )
         averages = averages.without(wasted)
-    if settings.lattice == "fitted" and settings.method == "em" and _reached(LATTICE_FITS, done, then):
+    if settings.lattice == "fitted" and settings.method == "em" and _reached(LATTICE_FITS, hot, done, then):
         parameters, changed = em.fit_lattice(parameters)
         averages = averages.without_planes(changed)
     state = State(
@@ -174,9 +175,9 @@ def advance(
     return state.map(aligned), codes
 
 
-def _reached(shares: tuple[float, ...], done: float, then: float) -> bool:
-    """Tell whether one of some shares of the training lies between two others."""
-    return any(done < share <= then for share in shares)
+def _reached(times: tuple[float, ...], hot: float, done: float, then: float) -> bool:
+    """Tell whether one of some times, in lengths of the first phase, lies between two shares of the training."""
+    return any(done < time * (hot or LONGEST_HOT) <= then for time in times)
 
 
 def _mark_last(batches: Iterator[Tensor]) -> Iterator[tuple[Tensor, bool]]:

@@ -17,7 +17,9 @@ METHODS: tuple[Method, ...] = ("gradient", "em")
 Lattice = Literal["paper", "fitted"]
 LATTICES: tuple[Lattice, ...] = ("paper", "fitted")
 
-LEAST_EPOCHS, MOST_EPOCHS, LEAST_IMAGES_SEEN = 12, 150, 150_000  # of n_epochs="auto"
+LEAST_EPOCHS, MOST_EPOCHS = 12, 400  # of n_epochs="auto"
+IMAGES_PER_COMPONENT, MOST_IMAGES = 20_000, 600_000  # that it shows, where the data is small
+LONGEST_HOT = 0.3  # share of the training
 BATCH_PER_COMPONENT, BATCH_SIZES = 5, (25, 100)  # of batch_size="auto"
 
 MOST_IRREPS = 128  # the paper's L, where the images have room for it
@@ -32,7 +34,7 @@ class ModelSettings:
     torus_dim: int = 2
     multiplicity: Count = "auto"  # 1; with one axis, so that frequencies end at the radius of the images
     sparsity: float = 10.0
-    noise_std: float = 0.1
+    noise_std: float | Any = "auto"  # 0.1, less for noisy images: liesparse.initialization.suggest_noise
     pose_prior: str | PosePrior = "uniform"
 
     def __post_init__(self) -> None:
@@ -48,7 +50,7 @@ class Settings:
     Attributes
     ----------
     n_epochs : int or "auto"
-        Passes over the data; auto is 12, or as many as show 150,000 images, at most 150.
+        Passes over the data; auto is 12, or as many as show 20,000 images for each shape, at most 400.
     batch_size : int or "auto"
         Images per batch (paper: B); auto is 5 for each shape, from 25 to 100.
     posterior : {"auto", "grid", "adaptive", "sampling"}
@@ -64,21 +66,20 @@ class Settings:
         Gradient: learning rates of Φ and W (paper: η_Φ, η_W).
     metric : {"canonical", "euclidean"}
         Gradient: metric of the Stiefel manifold for Riemannian Adam; the paper's is canonical.
+    hot_images : float
+        How many images for each shape the first phase lasts, up to three tenths of the training. In it the memory is
+        short, and only the largest code of each image counts: with several shapes per image the dictionary
+        explains motion by mixing, and W learns nothing.
     first_memory, last_memory : float
-        EM: how many images for each shape the running averages remember, at first and at the end. A short memory
-        shakes the model out of poor optima, a long one averages noise away.
-    hot_share : float
-        EM: share of the training with the first memory; from then on it grows by the same factor in equal times.
+        EM: how many images for each shape the running averages remember, in the first phase and at the end. A short
+        memory shakes the model out of poor optima, a long one averages noise away.
     batches_per_update : int
         EM: batches averaged before W and Φ are set anew.
-    single_shape_share : float
-        During this share of the training only the largest code of each image counts in the updates.
-        With several shapes per image the dictionary explains motion by mixing, and W learns nothing.
     reseed_overlap : float
-        Below 1: twenty times in the course of the training, the last two fifths excepted, a shape that no image uses,
-        or that equals another in some pose up to this overlap, starts anew as the image that is explained worst.
+        Below 1: up to twice the length of the first phase, six times in each, a shape that no image uses, or that
+        equals another in some pose up to this overlap, starts anew as the image that is explained worst.
     lattice : {"paper", "fitted"}
-        The frequencies stay as they are at the start, or they are fitted to the energy of the planes
+        The frequencies stay as they are at the start, or they are fitted twice to the energy of the planes
         (:func:`liesparse.lattice.fit_lattice`).
     """
 
@@ -94,11 +95,10 @@ class Settings:
     dictionary_rate: float = 0.05
     group_rate: float = 0.3
     metric: stiefel.Metric = "canonical"
+    hot_images: float = 0.0
     first_memory: float = 12.0
     last_memory: float = 1000.0
-    hot_share: float = 0.3
     batches_per_update: int = 2
-    single_shape_share: float = 0.0
     reseed_overlap: float = 1.0
     lattice: Lattice = "paper"
 
@@ -113,8 +113,7 @@ class Settings:
             check_real(name, getattr(self, name), minimum=0)
         check_real("first_memory", self.first_memory, above=0)
         check_real("last_memory", self.last_memory, minimum=self.first_memory)
-        for name in ("hot_share", "single_shape_share"):
-            check_real(name, getattr(self, name), minimum=0, maximum=1)
+        check_real("hot_images", self.hot_images, minimum=0)
         check_real("reseed_overlap", self.reseed_overlap, above=0, maximum=1)
         check_choice("posterior", self.posterior, engine_names())
         check_choice("method", self.method, METHODS)
@@ -129,11 +128,20 @@ class Settings:
         if size == "auto":
             size = min(max(BATCH_PER_COMPONENT * n_components, BATCH_SIZES[0]), BATCH_SIZES[1])
         if epochs == "auto":
-            wanted = LEAST_EPOCHS if n_images is None else -(-LEAST_IMAGES_SEEN // n_images)
+            wanted = LEAST_EPOCHS if n_images is None else -(-_usual_length(n_components) // n_images)
             epochs = min(max(LEAST_EPOCHS, wanted), MOST_EPOCHS)
         return replace(self, batch_size=size, n_epochs=epochs)
 
-    def memory(self, share_done: float) -> float:
-        """Return how many images for each shape the averages remember, after a share of the training."""
-        cooling = max(0.0, share_done - self.hot_share) / max(1 - self.hot_share, 1e-9)
+    def phases(self, n_components: int, n_steps: int | None) -> tuple[float, float]:
+        """Return the length of the training in batches, and the share of it that is the first phase."""
+        length = n_steps or _usual_length(n_components) / self.batch_size
+        return length, min(LONGEST_HOT, self.hot_images * n_components / (length * self.batch_size))
+
+    def memory(self, done: float, hot: float) -> float:
+        """Return how many images for each shape the averages remember, after a share ``done`` of the training."""
+        cooling = max(0.0, done - hot) / (1 - hot)
         return self.first_memory * (self.last_memory / self.first_memory) ** cooling
+
+
+def _usual_length(n_components: int) -> int:
+    return min(IMAGES_PER_COMPONENT * n_components, MOST_IMAGES)

@@ -21,7 +21,7 @@ from liesparse.batches import BatchSource, ShuffledArrays
 from liesparse.checkpoint import Checkpoint, differences, load_latest, save_checkpoint
 from liesparse.devices import aligned
 from liesparse.files import hash_tensor
-from liesparse.initialization import random_start, start_from_data
+from liesparse.initialization import PAPER_NOISE, random_start, start_from_data, suggest_noise
 from liesparse.learning import engine_for, resume
 from liesparse.metrics import examine
 from liesparse.model import Parameters, PosePrior
@@ -136,6 +136,9 @@ def make_start(
     n_pixels = images.shape[1]
     n_irreps = min(MOST_IRREPS, n_pixels // 2) if model.n_irreps == "auto" else int(model.n_irreps)
     first = FIRST_FREQUENCIES if model.torus_dim == 1 and recipe.learning.lattice == "fitted" else n_irreps
+    noise_std = model.noise_std
+    if noise_std == "auto":
+        noise_std = suggest_noise(images, 2 * n_irreps) if recipe.start == "data" else PAPER_NOISE
     start = random_start(
         n_pixels,
         n_components=model.n_components,
@@ -143,7 +146,7 @@ def make_start(
         torus_dim=model.torus_dim,
         multiplicity=max(1, n_irreps // first) if model.multiplicity == "auto" else model.multiplicity,
         include_zero=recipe.include_zero,
-        noise_std=model.noise_std,
+        noise_std=noise_std,
         sparsity=model.sparsity,
         generator=generator,
         dtype=images.dtype,

@@ -38,7 +38,7 @@ def main(folder: str, out: str, deadly: str = "", count: str = "0") -> None:
     start = random_start(64, n_components=5, n_irreps=12, include_zero=True, generator=rng)
     start = start_from_data(start, data, generator=rng)
     settings = Settings(
-        n_epochs=40, batch_size=20, posterior="adaptive", method="em", single_shape_share=0.05, lattice="fitted"
+        n_epochs=40, batch_size=20, posterior="adaptive", method="em", hot_images=100.0, lattice="fitted"
     )
     checkpoints = CheckpointPolicy(Path(folder), every=7)
     trained = train(start, data, settings, generator=rng, monitor_images=data[:20], checkpoints=checkpoints)

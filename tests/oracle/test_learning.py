@@ -177,7 +177,7 @@ def test_learning_is_repeatable_and_leaves_its_arguments_alone(make_model, draw)
     model = make_model(8)
     images, _, _ = draw(model, batch=25)
     kept = images.clone(), model.group_basis.clone(), model.dictionary.clone()
-    settings = Settings(n_epochs=2, batch_size=10, n_grid=12, single_shape_share=0.5)
+    settings = Settings(n_epochs=2, batch_size=10, n_grid=12, hot_images=1000.0)
     seen = []
     runs = [
         learn(model, images, settings, generator=torch.Generator().manual_seed(5), callback=seen.append)
@@ -221,7 +221,7 @@ def test_learning_passes_every_setting_on(make_model, draw, monkeypatch, posteri
         code_start=0.2,
         code_update="proximal",
         gradient="exact",
-        single_shape_share=0.5,
+        hot_images=1000.0,
     )
     learn(model, images, settings, generator=torch.Generator().manual_seed(1))
     assert engines.calls[0][0][0] == posterior

@@ -32,9 +32,11 @@ def train(
     components: Annotated[int, Option(min=1, help="Shapes in the dictionary.")] = 10,
     irreps: Annotated[int | None, Option(min=1, help="Rotation planes; as many as fit, up to 128.")] = None,
     torus_dim: Annotated[int, Option(min=1, max=6, help="How many transformations at once.")] = 2,
-    multiplicity: Annotated[int, Option(min=1, help="Planes for each frequency; 2 for handwriting.")] = 1,
+    multiplicity: Annotated[int | None, Option(min=1, help="Planes for each frequency; 2 for handwriting.")] = None,
     sparsity: Annotated[float, Option(min=0, help="Rate of the prior on the codes.")] = 10.0,
-    noise_std: Annotated[float, Option(min=1e-6, help="Pixel noise of an image of norm 1.")] = 0.1,
+    noise_std: Annotated[
+        float | None, Option(min=1e-6, help="Pixel noise of an image of norm 1.", show_default="from the images")
+    ] = None,
     epochs: EpochsOption = None,
     seed: Annotated[int, Option(min=0, help="Random seed: same seed, same numbers.")] = 0,
     device: Annotated[str, Option(help="auto, cpu, cuda or cuda:1; auto is CUDA if there is any.")] = "auto",
@@ -53,8 +55,8 @@ def train(
         settings = parse_values(values or [])
         load_recipe(recipe).with_values(settings)
         devices.choose_device(device)
-    model: dict[str, Any] = {"n_irreps": irreps or "auto", "torus_dim": torus_dim, "multiplicity": multiplicity}
-    model |= {"sparsity": sparsity, "noise_std": noise_std}
+    model: dict[str, Any] = {"n_irreps": irreps or "auto", "torus_dim": torus_dim}
+    model |= {"multiplicity": multiplicity or "auto", "sparsity": sparsity, "noise_std": noise_std or "auto"}
     how: dict[str, Any] = {"recipe": recipe, "n_epochs": epochs, "settings": settings or None, "random_state": seed}
     coder = LieSparseCoder(components, checkpoint_dir=out / run_directory.CHECKPOINTS, device=device, **model, **how)
     metrics = _train(coder, data, out, resume=resume, data_dir=data_dir)
@@ -89,8 +91,10 @@ def _train(
         seconds = time.monotonic() - began
         some = f"{len(loaded.train):,} of the" if loaded.stream else "the same"
         console.print(f"Plain sparse coding with {some} images, to compare with …")
-        shared = {name: getattr(coder, name) for name in ("n_components", "sparsity", "noise_std", "random_state")}
-        baseline = SparseCoder(n_epochs=5, **shared).fit(loaded.train.reshape(-1, *loaded.image_shape))
+        shared = {name: getattr(coder, name) for name in ("n_components", "sparsity", "random_state")}
+        baseline = SparseCoder(n_epochs=5, noise_std=coder.model_.noise_std, **shared).fit(
+            loaded.train.reshape(-1, *loaded.image_shape)
+        )
         metrics = run_directory.measure(coder, baseline, loaded.test) | {"training_seconds": round(seconds, 1)}
         how = {"data": data, "data_summary": loaded.summary(), "recipe": coder.recipe, "seed": coder.random_state}
         how |= {"settings": coder.settings or {}, "epochs": coder.n_epochs}

@@ -173,7 +173,10 @@ class Coder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ImageEstimator): 
     """An estimator that turns images into codes, one for each of ``components_``."""
 
     components_: Array
-    noise_std: float
+    noise_std: Any  # a number, or "auto"
+
+    def _noise_std(self) -> float:
+        return self.noise_std
 
     def _codes(self, images: ImageBatch) -> Tensor:
         raise NotImplementedError
@@ -198,7 +201,7 @@ class Coder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ImageEstimator): 
 
     def _log_likelihood(self, images: ImageBatch, codes: Tensor) -> Tensor:
         found = self._by_chunks(self._row_log_likelihood, images.rows, codes)
-        return found + (1 - images.seen[:, 0]) / (2 * self.noise_std**2)  # a blank image has no energy
+        return found + (1 - images.seen[:, 0]) / (2 * self._noise_std() ** 2)  # a blank image has no energy
 
     def _row_log_likelihood(self, rows: Tensor, codes: Tensor) -> Tensor:
         raise NotImplementedError

@@ -48,12 +48,13 @@ class LieSparseCoder(PosedCoder):
         Rotation planes (paper: L); needs ``2 * n_irreps <= n_features``. "auto" is 128, or as many as fit.
     torus_dim : int, default=2
         Dimension of the pose (paper: n).
-    multiplicity : int, default=1
-        Planes for each frequency; 2 for data such as MNIST.
+    multiplicity : int or "auto", default="auto"
+        Planes for each frequency at the start; "auto" is 1, or many of few frequencies for one axis.
     sparsity : float, default=10.0
         Rate of the exponential prior on the codes (paper: λ).
-    noise_std : float, default=0.1
-        Standard deviation of the pixel noise of an image of norm 1 (paper: σ).
+    noise_std : float or "auto", default="auto"
+        Standard deviation of the pixel noise of an image of norm 1 (paper: σ). "auto" is the paper's 0.1, or less
+        where the images hold white noise.
     pose_prior : "uniform" or PosePrior, default="uniform"
         Prior of the pose; :func:`liesparse.narrow_prior` makes one around 0.
     recipe : str or path, default="best"
@@ -101,7 +102,7 @@ class LieSparseCoder(PosedCoder):
     torus_dim: int = 2
     multiplicity: int | str = "auto"
     sparsity: float = 10.0
-    noise_std: float = 0.1
+    noise_std: float | str = "auto"
     pose_prior: str | PosePrior = "uniform"
     recipe: str | Path = "best"
     n_epochs: int | None = None
@@ -222,6 +223,9 @@ class LieSparseCoder(PosedCoder):
             raise ValueError(f"n_features={n_features}, but {type(self).__name__} needs at least 2 pixels.")
         if check_count("n_components", self.n_components) > n_samples and recipe.start == "data" and start is None:
             raise ValueError(f"n_samples={n_samples} should be >= n_components={self.n_components}.")
+
+    def _noise_std(self) -> float:
+        return self.model_.noise_std
 
     def _set_model(self, trained: Trained) -> LieSparseCoder:
         model, self.history_, self.n_iter_ = trained

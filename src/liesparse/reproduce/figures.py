@@ -127,7 +127,12 @@ def run_demo(settings: DemoSettings, *, report: Watch | None = None) -> DemoResu
     test = translations(N_TEST, generator=generator).images  # other draws of the shifts
     recipe = load_recipe("best").with_values({"learning.n_epochs": settings.n_epochs})
     trained = learn_model(
-        images, ModelSettings(), recipe, generator=generator, monitor_images=test[:N_MONITORED], callback=report
+        images,
+        ModelSettings(noise_std=0.1),
+        recipe,
+        generator=generator,
+        monitor_images=test[:N_MONITORED],
+        callback=report,
     )
     seconds = time.monotonic() - began
     model, history = trained.parameters, trained.history

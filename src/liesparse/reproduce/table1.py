@@ -43,10 +43,10 @@ class Row:
 
 
 ROWS = {
-    "translation": Row("translation", ModelSettings(), 28.5, 2.2),
-    "rotation-scaling": Row("rotation-scaling", ModelSettings(), 20.5, 2.6),
-    "mnist-10": Row("mnist", ModelSettings(multiplicity=2), 4.8, 3.0),
-    "mnist-100": Row("mnist", ModelSettings(n_components=100, sparsity=1.0, multiplicity=2), 16.7, 15.3, 0.0004, 40),
+    "translation": Row("translation", ModelSettings(noise_std=0.1), 28.5, 2.2),
+    "rotation-scaling": Row("rotation-scaling", ModelSettings(noise_std=0.1), 20.5, 2.6),
+    "mnist-10": Row("mnist", ModelSettings(multiplicity=2, noise_std=0.1), 4.8, 3.0),
+    "mnist-100": Row("mnist", ModelSettings(100, sparsity=1.0, multiplicity=2, noise_std=0.1), 16.7, 15.3, 0.0004, 40),
 }
 
 
