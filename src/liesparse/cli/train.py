@@ -92,9 +92,8 @@ def _train(
         some = f"{len(loaded.train):,} of the" if loaded.stream else "the same"
         console.print(f"Plain sparse coding with {some} images, to compare with …")
         shared = {name: getattr(coder, name) for name in ("n_components", "sparsity", "random_state")}
-        baseline = SparseCoder(n_epochs=5, noise_std=coder.model_.noise_std, **shared).fit(
-            loaded.train.reshape(-1, *loaded.image_shape)
-        )
+        shared["noise_std"] = coder.model_.noise_std
+        baseline = SparseCoder(n_epochs=5, **shared).fit(loaded.train.reshape(-1, *loaded.image_shape))
         metrics = run_directory.measure(coder, baseline, loaded.test) | {"training_seconds": round(seconds, 1)}
         how = {"data": data, "data_summary": loaded.summary(), "recipe": coder.recipe, "seed": coder.random_state}
         how |= {"settings": coder.settings or {}, "epochs": coder.n_epochs}
