@@ -1,20 +1,19 @@
-"""Train the default recipe on a miniature: ``miniature.py FOLDER SEED...`` writes a model for each seed.
+"""Learn a miniature at the defaults: ``miniature.py FOLDER SEED...`` writes a model for each seed.
 
 Four digits at half their size, shifted by up to a quarter of the frame. A script, so that the suite's type checks do
 not slow it down.
 """
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from liesparse.checkpoint import save_model
 from liesparse.data import TransformedImages, embedded_digits, translations
-from liesparse.initialization import random_start, start_from_data
-from liesparse.learning import learn
 from liesparse.recipes import load_recipe
+from liesparse.settings import ModelSettings
+from liesparse.training import learn_model
 
 N_SHAPES = 4
 
@@ -30,12 +29,10 @@ def make_images(seed: int) -> tuple[TransformedImages, TransformedImages]:
 def train(seed: int, path: Path) -> None:
     """Learn from the images alone and save the model."""
     torch.set_num_threads(1)  # the matrices are too small for more
-    recipe = load_recipe("best")
-    images = make_images(seed)[0].images
     rng = torch.Generator().manual_seed(seed)
-    start = random_start(196, n_components=N_SHAPES, n_irreps=40, include_zero=recipe.include_zero, generator=rng)
-    settings = replace(recipe.learning, n_epochs=10, batch_size=50, single_shape_epochs=3)
-    save_model(path, learn(start_from_data(start, images, generator=rng), images, settings, generator=rng))
+    model = ModelSettings(N_SHAPES, n_irreps=40)
+    learned = learn_model(make_images(seed)[0].images, model, load_recipe("best"), generator=rng)
+    save_model(path, learned.parameters)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The main promise in miniature: a few seconds of training recover translation, on most seeds.
+"""The main promise in miniature: a few seconds of training at the defaults recover translation, on nearly every seed.
 
 Which seeds fail depends on rounding, and so on the processor: no single one is asked for.
 """
@@ -20,7 +20,7 @@ from liesparse.metrics import evaluate
 from liesparse.model import Parameters
 from liesparse.posterior import AdaptiveEngine, GridEngine, pose_natural
 
-SEEDS, ENOUGH = range(8), 4  # about nine of ten succeed
+SEEDS, ENOUGH = range(6), 5
 SCRIPT = Path(__file__).with_name("miniature.py")
 _spec = importlib.util.spec_from_file_location("miniature", SCRIPT)
 miniature = importlib.util.module_from_spec(_spec)
