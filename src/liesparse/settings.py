@@ -19,7 +19,11 @@ LATTICES: tuple[Lattice, ...] = ("paper", "fitted")
 
 LEAST_EPOCHS, MOST_EPOCHS = 12, 400  # of n_epochs="auto"
 IMAGES_PER_COMPONENT, MOST_IMAGES = 20_000, 600_000  # that it shows, where the data is small
-LONGEST_HOT = 0.3  # share of the training
+LONGEST_HOT, LONGEST_SINGLE = 0.3, 0.5  # shares of the training
+COOLING, MOST_COOLING = 9.0, 9.0  # the memory grows by this factor in the length of a first phase, at most so often
+    9.0,
+    9.0,
+)  # the memory grows by this factor in the length of a first phase, so many times at most
 BATCH_PER_COMPONENT, BATCH_SIZES = 5, (25, 100)  # of batch_size="auto"
 
 MOST_IRREPS = 128  # the paper's L, where the images have room for it
@@ -68,8 +72,8 @@ class Settings:
         Gradient: metric of the Stiefel manifold for Riemannian Adam; the paper's is canonical.
     hot_images : float
         How many images for each shape the first phase lasts, up to three tenths of the training. In it the memory is
-        short, and only the largest code of each image counts: with several shapes per image the dictionary
-        explains motion by mixing, and W learns nothing.
+        short. For three times as long, up to half of the training, only the largest code of each image counts: with
+        several shapes per image the dictionary explains motion by mixing, and W learns nothing.
     first_memory, last_memory : float
         EM: how many images for each shape the running averages remember, in the first phase and at the end. A short
         memory shakes the model out of poor optima, a long one averages noise away.
@@ -139,8 +143,8 @@ class Settings:
 
     def memory(self, done: float, hot: float) -> float:
         """Return how many images for each shape the averages remember, after a share ``done`` of the training."""
-        cooling = max(0.0, done - hot) / (1 - hot)
-        return self.first_memory * (self.last_memory / self.first_memory) ** cooling
+        cooling = max(0.0, done - hot) / (hot or LONGEST_HOT)
+        return min(self.last_memory, self.first_memory * COOLING ** min(cooling, MOST_COOLING))
 
 
 def _usual_length(n_components: int) -> int:
