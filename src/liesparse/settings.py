@@ -21,9 +21,6 @@ LEAST_EPOCHS, MOST_EPOCHS = 12, 400  # of n_epochs="auto"
 IMAGES_PER_COMPONENT, MOST_IMAGES = 20_000, 600_000  # that it shows, where the data is small
 LONGEST_HOT, LONGEST_SINGLE = 0.3, 0.5  # shares of the training
 COOLING, MOST_COOLING = 9.0, 9.0  # the memory grows by this factor in the length of a first phase, at most so often
-    9.0,
-    9.0,
-)  # the memory grows by this factor in the length of a first phase, so many times at most
 BATCH_PER_COMPONENT, BATCH_SIZES = 5, (25, 100)  # of batch_size="auto"
 
 MOST_IRREPS = 128  # the paper's L, where the images have room for it

@@ -84,7 +84,7 @@ def drawn_shapes() -> Tensor:
             pen.line([(FINER * x, FINER * y) for x, y in stroke], fill=255, width=2 * FINER + FINER // 2)
         pictures.append(picture)
     picture, pen = _canvas()
-    pen.polygon([(FINER * x, FINER * y) for x, y in ((14, 5), (22, 21), (6, 17))], fill=255)
+    pen.polygon([(FINER * x, FINER * y) for x, y in ((9, 4), (20, 23), (9, 23))], fill=255)
     pictures.append(picture)
     picture, pen = _canvas()
     pen.arc((FINER * 6, FINER * 6, FINER * 22, FINER * 22), 0, 250, fill=255, width=2 * FINER + FINER // 2)
