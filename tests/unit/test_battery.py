@@ -1,0 +1,62 @@
+"""The battery: its images, what counts as solved, and its table."""
+
+import pytest
+import torch
+
+from liesparse.data import embedded_digits, translations
+from liesparse.initialization import known_translation, random_start, start_from_data
+from liesparse.recipes import load_recipe
+from liesparse.reproduce.battery import PROBLEMS, Cell, compare_with_truth, drawn_shapes, letters, run_cell, table
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_every_problem_has_unit_images_with_labels_and_factors(name):
+    problem = PROBLEMS[name]
+    made = problem.make(60, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(made.images.norm(dim=1), torch.ones(60))
+    assert set(made.labels.tolist()) == set(range(problem.n_shapes))
+    assert made.factors.shape == (60, len(made.factor_names))
+    assert len(made.factor_names) == problem.torus_dim
+    assert made.images.equal(problem.make(60, torch.Generator().manual_seed(0)).images)
+
+
+def test_drawn_shapes_and_letters_are_all_different():
+    for shapes in (drawn_shapes(), letters()):
+        rows = torch.nn.functional.normalize(shapes.flatten(1), dim=1)
+        assert float((rows @ rows.T).fill_diagonal_(0).max()) < 0.97
+        assert float(shapes[:, 0].max()) == 0  # with an empty border
+
+
+def test_the_true_model_is_solved_and_a_start_is_not():
+    problem, recipe = PROBLEMS["translation-wrapped"], load_recipe("best")
+    test = problem.make(600, torch.Generator().manual_seed(1))
+    truth = known_translation(embedded_digits())
+    found = compare_with_truth(truth, test, recipe, problem)
+    assert found["solved"]
+    assert found["missing"] == 0
+    assert min(found["R"]) > 0.999
+    assert found["purity"] > 0.99
+    start = random_start(784, include_zero=True, generator=torch.Generator().manual_seed(2))
+    start = start_from_data(start, test.images, generator=torch.Generator().manual_seed(3))
+    assert not compare_with_truth(start, test, recipe, problem)["solved"]
+
+
+def test_a_shape_without_a_template_is_missing():
+    problem, recipe = PROBLEMS["translation"], load_recipe("best")
+    digits = embedded_digits()
+    digits[3] = digits[4]
+    test = translations(600, max_shift=5, generator=torch.Generator().manual_seed(1))
+    found = compare_with_truth(known_translation(digits), test, recipe, problem)
+    assert found["missing"] == 1
+    assert not found["solved"]
+
+
+def test_a_cell_is_learned_and_counted_in_the_table():
+    recipe = load_recipe("best").with_values({"learning.n_epochs": 1, "n_init": 2})
+    cell = run_cell("signals", True, 7, recipe)
+    assert (cell.problem, cell.n_components, cell.seed, cell.starts) == ("signals", 6, 7, 2)
+    solved = Cell("signals", 3, 0, True, 40.0, (1.0,), 1.0, 1.0, 0, 4, 1.0)
+    head, lines = table([cell, solved, solved._replace(solved=False, snr=2.0)], ["signals"])
+    assert len(head) == 3
+    assert lines[0][:2] == ["signals", "1 of 2 (2.0)"]
+    assert lines[1][1] == "1 of 2"
