@@ -84,10 +84,8 @@ def resume(
         generator.set_state(state.random)
         for batch, last in _mark_last(source.epoch(generator, skip=state.place, group=group)):
             images = batch.to(state.parameters.device)  # a stream reads on the CPU
-            before = state.parameters.frequencies
             state, codes = advance(state, images, settings, engine, n_steps=n_steps, end_of_epoch=last, group=group)
-            if state.parameters.frequencies is not before and not state.parameters.frequencies.equal(before):
-                engine = engine_for(state.parameters, settings)
+            engine = engine_for(state.parameters, settings, engine)
             if last:
                 state = state._replace(random=generator.get_state()).agreed(group)
             if callback is not None:
@@ -97,8 +95,10 @@ def resume(
     return state
 
 
-def engine_for(parameters: Parameters, settings: Settings) -> Engine:
-    """Return the engine with which a model learns."""
+def engine_for(parameters: Parameters, settings: Settings, engine: Engine | None = None) -> Engine:
+    """Return the engine with which a model learns: the one that there is, as long as the frequencies are the same."""
+    if engine is not None and engine.frequencies.equal(parameters.frequencies):
+        return engine
     return make_engine(
         settings.posterior, parameters.frequencies, settings.n_grid, dtype=parameters.dtype, device=parameters.device
     )

@@ -200,7 +200,7 @@ def test_blank_images(coder, X):
     assert (coder.transform(spotted)[[3, 7]] == 0).all()
     assert (coder.reconstruct(spotted)[[3, 7]] == 0).all()
     assert (coder.canonicalize(spotted, keep_rest=True)[[3, 7]] == 0).all()
-    nothing = -15 * math.log(2 * math.pi * 0.01)  # ln P(0 | α = 0)
+    nothing = -15 * math.log(2 * math.pi * coder.model_.noise_std**2)  # ln P(0 | α = 0)
     assert coder.score_samples(spotted)[3] == pytest.approx(nothing, rel=1e-5)
     assert_allclose(coder.pose_posterior(spotted[3:4]).entropy, 2 * math.log(2 * math.pi))
     with pytest.raises(ValueError, match="Every row of X is blank"):
@@ -282,3 +282,13 @@ def test_sparse_coder_explains_images(X):
     assert coder.score(X) > SparseCoder(8, sparsity=1.0, n_epochs=1, dictionary_rate=0.0, random_state=0).fit(X).score(
         X
     )
+
+
+def test_partial_fit_goes_on_where_the_lattice_is_fitted(X):
+    """The engine follows the frequencies; by then many images were seen."""
+    coder = LieSparseCoder(3, n_irreps=12, torus_dim=1, random_state=0).partial_fit(X)
+    before = coder.frequencies_
+    coder._state = coder._state._replace(step=int(0.35 * 60_000 / 25) - 3)
+    coder.partial_fit(X)
+    assert not np.array_equal(coder.frequencies_, before)
+    assert np.isfinite(coder.partial_fit(X).transform(X)).all()

@@ -117,7 +117,10 @@ def check_writable(folder: Path) -> None:
 def _learn(coder: LieSparseCoder, loaded: LoadedData, group: Group) -> None:
     from liesparse import training
 
-    n_epochs = coder.effective_recipe().learning.n_epochs
+    recipe, n_images = coder.effective_recipe(), None if loaded.stream else len(loaded.train)
+    n_epochs = recipe.learning.resolve(coder.n_components, n_images).n_epochs
+    if recipe.n_init > 1:
+        console.print(f"Learning begins with short trials of {recipe.n_init} starts.")
     columns = ("epoch", "SNR", "active", "alive", "objective", "width", "multimodal", "|WᵀW-1|")
     console.print("{:>7} {:>8} {:>7} {:>6} {:>10} {:>7} {:>11} {:>9}".format(*columns))
     with common.ProgressBar("learning") as bar:
@@ -126,7 +129,7 @@ def _learn(coder: LieSparseCoder, loaded: LoadedData, group: Group) -> None:
             health = coder.history_[-1] if coder.history_ else None
             epoch, snr = f"{progress.epoch}/{n_epochs}", f"{health['snr']:.1f}" if health else "-"
             bar.show(f"epoch {epoch}: SNR {snr}", progress.step, progress.n_steps)
-            if progress.end_of_epoch and health:
+            if progress.end_of_epoch and health and health["epoch"] == progress.epoch:
                 console.print(
                     f"{epoch:>7} {health['snr']:8.2f} {health['active_codes']:7.2f} {health['templates_alive']:6d} "
                     f"{health['objective']:10.1f} {health['posterior_width']:7.3f} {health['multimodal_share']:11.0%} "

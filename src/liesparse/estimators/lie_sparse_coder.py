@@ -18,10 +18,9 @@ from liesparse.data import ShardBatches, Shards
 from liesparse.devices import choose_device, to_cpu
 from liesparse.estimators.posed_coder import PosedCoder
 from liesparse.files import Sealed
-from liesparse.learning import advance
+from liesparse.learning import advance, engine_for
 from liesparse.model import Parameters, PosePrior
 from liesparse.parallel import ALONE, Group
-from liesparse.posterior import make_engine
 from liesparse.recipes import Recipe, names
 from liesparse.settings import ModelSettings
 from liesparse.state import Progress, State
@@ -185,7 +184,7 @@ class LieSparseCoder(PosedCoder):
         return images, loader, recipe
 
     def partial_fit(self, X: Any, y: Any = None) -> LieSparseCoder:  # noqa: ARG002
-        """Learn from some more images, once; the first call also makes the start. No rate falls."""
+        """Learn from some more images, once; the first call also makes the start."""
         begun, recipe = hasattr(self, "model_"), self.effective_recipe()
         images = self._images_to_learn(X, reset=not begun)
         settings = recipe.learning.resolve(self.n_components)
@@ -196,12 +195,12 @@ class LieSparseCoder(PosedCoder):
         state = getattr(self, "_state", None)
         if state is None:
             state = State.begin(self.model_, self._generator())._replace(step=self.n_iter_)
-        frequencies, place = state.parameters.frequencies, state.parameters.device
-        engine = make_engine(settings.posterior, frequencies, settings.n_grid, dtype=self._dtype(), device=place)
+        engine = None
         generator = torch.Generator()
         generator.set_state(state.random)
         with torch.no_grad():
             for batch in ShuffledArrays(images, settings.batch_size).epoch(generator):
+                engine = engine_for(state.parameters, settings, engine)
                 state, _ = advance(state, batch, settings, engine)
         state = state._replace(random=generator.get_state())
         self._set_model(Trained(state.parameters, self.history_, state.step))
