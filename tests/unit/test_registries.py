@@ -51,6 +51,22 @@ def run(*arguments):
     return result.exit_code, result.output
 
 
+MADE_HERE = [name for name, dataset in datasets.DATASETS.items() if "mnist" not in name or name == "mnist-mini"]
+
+
+@pytest.mark.parametrize("name", MADE_HERE)
+def test_every_data_set_keeps_its_promises(name):
+    """What greets a new one: its name, counts, norms and sizes are as asked for, and a seed repeats."""
+    data, again = (load_data(f"{name}:n=30,n_test=20,seed=3") for _ in range(2))
+    assert (data.name, len(data.train), len(data.test)) == (name, 30, 20)
+    assert data.train.shape[1] == data.test.shape[1] == math.prod(data.image_shape)
+    both = torch.cat((data.train, data.test))
+    assert both.isfinite().all()
+    torch.testing.assert_close(both.norm(dim=1), torch.ones(50))
+    assert data.train.equal(again.train)
+    assert data.test.equal(again.test)
+
+
 def test_a_data_set_of_ones_own(tmp_path):
     register_dataset("bars", load_bars, size="40 of 6 × 8", where=lambda data_dir: f"in {data_dir}")
     data = load_data("bars:n=20,n_test=10,width=3,bright=yes,level=0.25")

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from liesparse._checks import check_choice
+from liesparse._checks import check_choice, reject
 from liesparse.posterior.adaptive import AdaptiveEngine as AdaptiveEngine
 from liesparse.posterior.ascent import Ascent as Ascent
 from liesparse.posterior.ascent import Modes as Modes
@@ -40,14 +40,16 @@ def engine_names() -> tuple[str, ...]:
 
 
 def register_engine(name: str, factory: EngineFactory) -> None:
-    """Let ``posterior=name`` choose an engine of your own."""
+    """Let ``posterior=name`` choose an engine of your own; the factory is called as those of this file are."""
+    if name in engine_names():
+        reject("name", "one that is not taken", repr(name), "Choose another.")
     _FACTORIES[name] = factory
 
 
 def make_engine(
     name: str, frequencies: Frequencies, n_grid: int = 50, *, dtype: torch.dtype = torch.float32, device: Device = None
 ) -> Engine:
-    """Make the engine ``name``; ``n_grid`` counts for the grid alone.
+    """Make the engine ``name``; ``n_grid`` counts for those on a fixed grid.
 
     ``auto`` refines a grid for one and two transformations, and samples for more.
     """
