@@ -81,7 +81,7 @@ class Settings:
         equals another in some pose up to this overlap, starts anew as the image that is explained worst.
     lattice : {"paper", "fitted"}
         The frequencies stay as they are at the start, or they are fitted twice to the energy of the planes
-        (:func:`liesparse.lattice.fit_lattice`).
+        (``lattice.fitted_lattice``).
     """
 
     n_epochs: Count = 20

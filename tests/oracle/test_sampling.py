@@ -257,7 +257,7 @@ def test_learning_with_three_transformations_gets_better():
     rng = torch.Generator().manual_seed(0)
     images = translations_rotations(300, max_shift=0.8, max_degrees=20, sources=shapes, generator=rng).images
     start = random_start(64, n_components=3, n_irreps=20, torus_dim=3, include_zero=True, generator=rng)
-    settings = Settings(n_epochs=4, batch_size=30, posterior="auto", method="em", first_memory=33.0)
+    settings = Settings(n_epochs=4, batch_size=30, posterior="auto", method="em", first_memory=33.0, last_memory=33.0)
     learned = learn(start, images, settings, generator=rng)
     engine = make_engine("auto", start.frequencies)
 
