@@ -97,7 +97,8 @@ def resume(
 
 def engine_for(parameters: Parameters, settings: Settings, engine: Engine | None = None) -> Engine:
     """Return the engine with which a model learns: the one that there is, as long as the frequencies are the same."""
-    if engine is not None and engine.frequencies.equal(parameters.frequencies):
+    same = engine is not None and engine.frequencies is parameters.frequencies  # or a device would be waited for
+    if engine is not None and (same or engine.frequencies.equal(parameters.frequencies)):
         return engine
     return make_engine(
         settings.posterior, parameters.frequencies, settings.n_grid, dtype=parameters.dtype, device=parameters.device
@@ -141,7 +142,10 @@ def advance(
     if settings.method == "gradient":  # lines 11-14
         own = parameter_gradients(parameters, images, used, expectation, settings.gradient)
     else:
-        remembered = parameters.n_components * settings.memory(done, hot)
+        first, seen = parameters.n_components * settings.first_memory, step * settings.batch_size
+        remembered = min(
+            parameters.n_components * settings.memory(done, hot), max(first, seen)
+        )  # no more than there was
         share = min(1.0, settings.batch_size / remembered) if state.step else 1.0
         own = em.average(averages, images, used, expectation, share)
     *every, code_mean = group.mean([*own, codes.sum(dim=1).mean()], len(batch))
@@ -149,7 +153,7 @@ def advance(
         parameters, adam = update(parameters, adam, Gradients(*every), settings)
     else:
         averages = em.Averages(*every)
-        due = step % settings.batches_per_update == 0 and step * settings.batch_size >= remembered
+        due = step % settings.batches_per_update == 0 and seen >= first
         if due or step == n_steps:
             parameters = em.maximize(parameters, averages)
     checksum, batch_mean = read_numbers(

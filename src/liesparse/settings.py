@@ -28,12 +28,12 @@ MOST_IRREPS = 128  # the paper's L, where the images have room for it
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """The size of a model and its priors; the defaults are the paper's [Chau20, app. E]."""
+    """The size of a model and its priors; the numbers among the defaults are the paper's [Chau20, app. E]."""
 
     n_components: int = 10
     n_irreps: Count = "auto"  # 128, or as many as fit into the images
     torus_dim: int = 2
-    multiplicity: Count = "auto"  # 1; with one axis, so that frequencies end at the radius of the images
+    multiplicity: Count = "auto"  # 1; with one axis and a fitted lattice many, of few frequencies
     sparsity: float = 10.0
     noise_std: float | Any = "auto"  # 0.1, less for noisy images: liesparse.initialization.suggest_noise
     pose_prior: str | PosePrior = "uniform"

@@ -135,7 +135,8 @@ def make_start(
     """Return the parameters from which a model is learned: random ones, or some that are drawn from the images."""
     n_pixels = images.shape[1]
     n_irreps = min(MOST_IRREPS, n_pixels // 2) if model.n_irreps == "auto" else int(model.n_irreps)
-    first = FIRST_FREQUENCIES if model.torus_dim == 1 and recipe.learning.lattice == "fitted" else n_irreps
+    grows = recipe.learning.lattice == "fitted" and model.pose_prior == "uniform"  # a prior holds the lattice as it is
+    first = FIRST_FREQUENCIES if model.torus_dim == 1 and grows else n_irreps
     noise_std = model.noise_std
     if noise_std == "auto":
         noise_std = suggest_noise(images, 2 * n_irreps) if recipe.start == "data" else PAPER_NOISE

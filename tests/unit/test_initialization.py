@@ -7,9 +7,18 @@ from torch.testing import assert_close
 from liesparse import initialization, stiefel
 from liesparse.data import embedded_digits, translations
 from liesparse.inference import infer_codes, map_poses
-from liesparse.initialization import known_translation, leading_subspace, random_start, start_from_data
-from liesparse.model import apply_transform
+from liesparse.initialization import (
+    known_translation,
+    leading_subspace,
+    random_start,
+    start_from_data,
+    suggest_noise,
+)
+from liesparse.model import apply_transform, narrow_prior
 from liesparse.posterior import AdaptiveEngine
+from liesparse.recipes import load_recipe
+from liesparse.settings import ModelSettings
+from liesparse.training import make_start
 
 
 def test_random_start_is_seeded_and_fits_the_paper():
@@ -74,3 +83,22 @@ def test_known_translation_finds_the_true_shifts():
 def test_known_translation_wants_frequencies_below_nyquist():
     with pytest.raises(ValueError, match="n_irreps: expected frequencies below 4"):
         known_translation(torch.ones(2, 8, 8), n_irreps=32)
+
+
+def test_one_axis_starts_with_few_frequencies_only_where_the_lattice_will_be_fitted():
+    images = torch.nn.functional.normalize(torch.rand(30, 64, generator=torch.Generator().manual_seed(0)), dim=1)
+    prior = narrow_prior(0.5, torus_dim=1)
+    for recipe, pose_prior, n_distinct in (("best", "uniform", 7), ("best", prior, 32), ("paper", "uniform", 32)):
+        model = ModelSettings(3, torus_dim=1, pose_prior=pose_prior)
+        start = make_start(images, model, load_recipe(recipe), generator=torch.Generator().manual_seed(1))
+        assert len(start.frequencies.unique(dim=0)) == n_distinct
+
+
+def test_noise_lowers_sigma_as_it_lowers_the_picture():
+    """White noise of the same norm leaves half of the energy to the picture, so σ² is half of the paper's."""
+    clean = translations(10_000, generator=torch.Generator().manual_seed(0)).images
+    noise = torch.nn.functional.normalize(torch.randn(clean.shape, generator=torch.Generator().manual_seed(1)), dim=1)
+    noisy = torch.nn.functional.normalize(clean + noise, dim=1)
+    assert suggest_noise(clean, 256) == pytest.approx(0.1, rel=0.05)
+    assert suggest_noise(noisy, 256) == pytest.approx(0.1 * 0.5**0.5, rel=0.1)
+    assert suggest_noise(noisy, 784) == 0.1
