@@ -142,10 +142,9 @@ def advance(
     if settings.method == "gradient":  # lines 11-14
         own = parameter_gradients(parameters, images, used, expectation, settings.gradient)
     else:
-        first, seen = parameters.n_components * settings.first_memory, step * settings.batch_size
-        remembered = min(
-            parameters.n_components * settings.memory(done, hot), max(first, seen)
-        )  # no more than there was
+        n_shapes, seen = parameters.n_components, step * settings.batch_size
+        first = n_shapes * settings.first_memory
+        remembered = min(n_shapes * settings.memory(done, hot), max(first, seen))  # no more than there was
         share = min(1.0, settings.batch_size / remembered) if state.step else 1.0
         own = em.average(averages, images, used, expectation, share)
     *every, code_mean = group.mean([*own, codes.sum(dim=1).mean()], len(batch))
