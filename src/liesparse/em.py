@@ -12,13 +12,13 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from liesparse import stiefel, torus
 from liesparse.devices import to_cpu
 from liesparse.inference import PoseExpectation
-from liesparse.lattice import fitted_lattice
+from liesparse.lattice import energy_basis, fitted_lattice
 from liesparse.model import Parameters, unit_columns
 
 LEAST_USE = 1e-3  # a shape with less than this share of the mean α² stays as it is
@@ -46,10 +46,9 @@ class Averages(NamedTuple):
         kept[shapes] = 0
         return Averages(self.moved, self.returned * kept, self.gram * kept[:, None] * kept)
 
-    def without_planes(self, planes: Bool[Tensor, " irrep"]) -> Averages:
-        """Return the averages with some planes forgotten."""
-        kept = (~planes).repeat_interleave(2).to(self.moved)
-        return Averages(self.moved * kept, self.returned * kept[:, None], self.gram)
+    def with_planes(self, signs: Float[Tensor, " column"]) -> Averages:
+        """Return the averages with some columns of W mirrored (-1) or forgotten (0)."""
+        return Averages(self.moved * signs, self.returned * signs[:, None], self.gram)
 
 
 def average(
@@ -87,17 +86,28 @@ def maximize(parameters: Parameters, averages: Averages) -> Parameters:
     return replace(parameters, group_basis=group_basis, dictionary=group_basis @ planes)
 
 
-def fit_lattice(parameters: Parameters) -> tuple[Parameters, Bool[Tensor, " irrep"]]:
-    """Return the model with frequencies that fit the energy of its planes, and which planes have a new one.
+def fit_lattice(parameters: Parameters, averages: Averages) -> tuple[Parameters, Averages]:
+    """Return the model, and its averages, with frequencies that fit the energy of its planes.
 
-    A plane with a new frequency keeps its columns of W and starts empty: the next M-steps fill it.
+    First the same frequencies in the shortest basis of the lattice that holds the energy, then those that are missing
+    there. A plane with a new frequency keeps its columns of W and starts empty: the next M-steps fill it.
     """
-    planes = (parameters.group_basis.T @ parameters.dictionary).unflatten(0, (-1, 2))
-    frequencies = parameters.frequencies
-    if not bool(parameters.pose_prior.any()):  # a prior on the pose is given by its own frequencies
-        energies, most_copies = to_cpu(planes.square().sum(dim=(1, 2))), parameters.n_components
-        frequencies = fitted_lattice(to_cpu(frequencies), energies, most_copies=most_copies).to(frequencies.device)
-    changed = (frequencies != parameters.frequencies).any(dim=1)
-    planes = unit_columns((planes * ~changed[:, None, None]).flatten(0, 1))
-    dictionary = parameters.group_basis @ planes if bool(changed.any()) else parameters.dictionary
-    return replace(parameters, dictionary=dictionary, frequencies=frequencies), changed
+    if bool(parameters.pose_prior.any()):  # a prior on the pose is given by its own frequencies
+        return parameters, averages
+    group_basis, device = parameters.group_basis, parameters.device
+    frequencies = to_cpu(parameters.frequencies)
+    energies = to_cpu((group_basis.T @ parameters.dictionary).unflatten(0, (-1, 2)).square().sum(dim=(1, 2)))
+    coords = torch.linalg.solve(energy_basis(frequencies, energies).double(), frequencies.T.double()).T
+    renamed = coords.round()
+    stray = (coords - renamed).abs().amax(dim=1) > 1e-6
+    order = torch.arange(renamed.shape[1], 0, -1).double()  # the first entry that is not 0 decides the half
+    mirrored = (renamed.sign() * 3.0**order).sum(dim=1) < 0
+    renamed = torch.where(mirrored[:, None], -renamed, renamed).long()
+    fitted = fitted_lattice(renamed, energies * ~stray, most_copies=parameters.n_components, free=stray)
+    kept = ~stray & (fitted == renamed).all(dim=1)
+    signs = torch.stack((kept.double(), torch.where(mirrored, -1.0, 1.0) * kept), dim=1).flatten().to(group_basis)
+    planes = unit_columns((group_basis * signs).T @ parameters.dictionary)
+    group_basis = group_basis * torch.where(signs < 0, -1.0, 1.0).to(group_basis)
+    dictionary = parameters.dictionary if bool(kept.all()) else group_basis @ planes
+    model = replace(parameters, group_basis=group_basis, dictionary=dictionary, frequencies=fitted.to(device))
+    return model, averages.with_planes(signs)

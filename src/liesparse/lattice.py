@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from liesparse._checks import check_count
 
 REACH = 3.0  # standard deviations of the energy over the frequencies that a lattice should hold
+HELD, MARGIN = 0.99, 1.5  # and so many times as many frequencies as now hold this share of it
 LEAST_VARIANCE = 0.25  # along any direction, so that no direction is left without frequencies
 LEAST_CHANGE = 0.1  # share of the planes below which a lattice is left as it is
+MOST_TURNS = 12  # a pose may turn so many times slower than it could; of more than two axes:
+MOST_TURNS_OF_MANY = 4
+STRAY_ENERGY = 0.4  # that may lie outside a coarser lattice, over what lies there if the energy is spread smoothly
 
 
 def half_lattice(
@@ -58,15 +63,72 @@ def _half_ball(torus_dim: int, radius: int, include_zero: bool) -> list[tuple[in
     ]
 
 
+def energy_basis(
+    frequencies: Int[Tensor, "irrep torus"], energies: Float[Tensor, " irrep"]
+) -> Int[Tensor, "torus torus"]:
+    """Return as columns the shortest basis of the coarsest lattice that holds the energy.
+
+    A pose may come out as a fraction of what it could be, s = angle / 3, in the planes 3, 6, 9, …; on several axes
+    also as a slanted mixture. In the coordinates of this basis, ω = Bω', the pose is Bᵀs: it turns as fast as it can,
+    and no plane changes what it does. Length is measured by the energy: ωᵀC⁻¹ω.
+    """
+    omega, weight = frequencies.double(), energies.double() * (frequencies != 0).any(dim=1)
+    torus_dim = frequencies.shape[1]
+    best = torch.eye(torus_dim, dtype=torch.float64)
+    if not weight.sum() > 0:
+        return best.long()
+    covariance = (omega.T * weight) @ omega / weight.sum()
+    metric = torch.linalg.inv(covariance + LEAST_VARIANCE * torch.eye(torus_dim, dtype=torch.float64))
+    smooth = torch.exp(-0.5 * ((omega @ metric) * omega).sum(dim=1)) * (frequencies != 0).any(dim=1)
+    for basis in _sublattices(torus_dim, MOST_TURNS if torus_dim <= 2 else MOST_TURNS_OF_MANY):
+        coords = torch.linalg.solve(basis, omega.T)
+        outside = ((coords - coords.round()).abs().amax(dim=0) > 1e-6).double()
+        if weight @ outside / weight.sum() <= STRAY_ENERGY * (smooth @ outside / smooth.sum()):
+            best = basis  # they come from fine to coarse
+    return _reduce(best, metric).round().long()
+
+
+def _sublattices(torus_dim: int, most: int) -> list[Float[Tensor, "torus torus"]]:
+    """Return a basis of each sublattice of the integers up to an index, in Hermite normal form, by index."""
+    found = []
+    for diagonal in itertools.product(range(1, most + 1), repeat=torus_dim):
+        if (index := math.prod(diagonal)) <= most:
+            above = [range(diagonal[i]) for i in range(torus_dim) for _ in range(i + 1, torus_dim)]
+            for entries in itertools.product(*above):
+                basis = torch.diag(torch.tensor(diagonal, dtype=torch.float64))
+                rows, columns = torch.triu_indices(torus_dim, torus_dim, offset=1)
+                basis[rows, columns] = torch.tensor(entries, dtype=torch.float64)
+                found.append((index, basis))
+    return [basis for _, basis in sorted(found, key=lambda pair: pair[0])]
+
+
+def _reduce(basis: Float[Tensor, "torus torus"], metric: Float[Tensor, "torus torus"]) -> Float[Tensor, "torus torus"]:
+    """Return the basis with each column made shorter by multiples of the others, as long as that helps."""
+    basis, shorter = basis.clone(), True
+    while shorter:
+        shorter = False
+        for i, j in itertools.permutations(range(len(basis)), 2):
+            gram = basis.T @ metric @ basis
+            times = torch.round(gram[i, j] / gram[j, j])
+            if times != 0 and 2 * times.abs() * gram[i, j].abs() - times**2 * gram[j, j] > 1e-9 * gram[i, i]:
+                basis[:, i] -= times * basis[:, j]
+                shorter = True
+    return basis
+
+
 def fitted_lattice(
-    frequencies: Int[Tensor, "irrep torus"], energies: Float[Tensor, " irrep"], *, most_copies: int
+    frequencies: Int[Tensor, "irrep torus"],
+    energies: Float[Tensor, " irrep"],
+    *,
+    most_copies: int,
+    free: Bool[Tensor, " irrep"] | None = None,
 ) -> Int[Tensor, "irrep torus"]:
     """Return for each plane its own frequency, or a new one where the data has more energy than at its own.
 
     The energies say how far the data reaches in each direction: C = the mean of ω ωᵀ, weighted by them. Wanted are
-    the points of least ωᵀC⁻¹ω. Where fewer points than planes lie within the reach, each is repeated, up to
+    the points of least ωᵀC⁻¹ω. Where fewer points than planes are of use, each is repeated, up to
     ``most_copies`` times: as many copies as shapes hold all that one frequency can. The planes of most energy
-    keep their frequency, if it is wanted; the others get what is missing.
+    keep their frequency, if it is wanted; the others, and those that are ``free``, get what is missing.
     """
     n_irreps, torus_dim = frequencies.shape
     moving = (frequencies != 0).any(dim=1)
@@ -81,7 +143,11 @@ def fitted_lattice(
         distances = (torch.tensor(points).double() @ directions / deviations).norm(dim=1)  # squared: ωᵀC⁻¹ω
         return [points[i] for i in distances.argsort(stable=True).tolist() if distances[i] <= reach]
 
-    copies = min(max(1, n_irreps // len(nearest(REACH))), most_copies)
+    order = (omega @ directions / deviations).norm(dim=1).argsort(stable=True)
+    n_planes = int((weight[order].cumsum(0) < HELD * weight.sum()).sum()) + 1
+    n_held = len({tuple(point) for point in frequencies[moving][order[:n_planes]].tolist()})
+    n_useful = max(len(nearest(REACH)), int(MARGIN * n_held))
+    copies = min(max(1, n_irreps // n_useful), most_copies)
     n_distinct, reach = -(-n_irreps // copies), REACH
     while len(wanted := nearest(reach)) < n_distinct:
         reach *= 1.25
@@ -89,12 +155,12 @@ def fitted_lattice(
     changed = []
     for plane in energies.argsort(descending=True, stable=True).tolist():
         own = tuple(frequencies[plane].tolist())
-        if own in missing:
+        if own in missing and not (free is not None and free[plane]):
             missing.remove(own)
         else:
             changed.append(plane)
-    if len(changed) < LEAST_CHANGE * n_irreps:
+    if len(changed) < LEAST_CHANGE * n_irreps and (free is None or not free.any()):
         return frequencies
-    fitted = frequencies.clone()
+    fitted = frequencies.long().clone()
     fitted[changed] = torch.tensor(missing)
     return fitted

@@ -28,8 +28,9 @@ from liesparse.settings import LONGEST_HOT, LONGEST_SINGLE, Settings
 from liesparse.state import Callback, Progress, State
 
 # When wasted shapes start anew, and when the lattice is fitted, in lengths of the first phase.
-RESEEDS = tuple(sixth / 6 for sixth in range(1, 13))
-LATTICE_FITS = (7 / 6, 10 / 6)
+RESEEDS = tuple(sixth / 6 for sixth in range(1, 16))
+UPDATE_SHARE = 0.05  # of what the averages remember is new, at the least, when W and Φ are set anew
+LATTICE_FITS = (7 / 6, 9 / 6, 11 / 6)
 
 
 class LearningError(RuntimeError):
@@ -152,7 +153,8 @@ def advance(
         parameters, adam = update(parameters, adam, Gradients(*every), settings)
     else:
         averages = em.Averages(*every)
-        due = step % settings.batches_per_update == 0 and seen >= first
+        every_so_many = max(settings.batches_per_update, int(UPDATE_SHARE * remembered / settings.batch_size))
+        due = step % every_so_many == 0 and seen >= first
         if due or step == n_steps:
             parameters = em.maximize(parameters, averages)
     checksum, batch_mean = read_numbers(
@@ -168,8 +170,7 @@ def advance(
         )
         averages = averages.without(wasted)
     if settings.lattice == "fitted" and settings.method == "em" and _reached(LATTICE_FITS, hot, done, then):
-        parameters, changed = em.fit_lattice(parameters)
-        averages = averages.without_planes(changed)
+        parameters, averages = em.fit_lattice(parameters, averages)
     state = State(
         parameters, adam, averages, step, state.place + 1, state.epoch, state.random, code_sum, state.last_good
     )

@@ -11,10 +11,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from liesparse.devices import to_cpu
 from liesparse.em import LEAST_USE
 from liesparse.inference import map_poses
 from liesparse.model import Parameters, reconstruct
 from liesparse.posterior import Engine, natural_parameters
+
+CANDIDATES = 4  # images among which each new shape is chosen, so that not all are the same one
 
 
 def pose_overlaps(parameters: Parameters, engine: Engine) -> Float[Tensor, "component component"]:
@@ -59,7 +62,19 @@ def reseed(
         return parameters, []
     poses = map_poses(parameters, images, codes, engine)
     errors = (images - reconstruct(parameters, codes, poses)).square().sum(dim=1)
-    worst = images[errors.argsort(descending=True)[: len(wasted)]]
+    worst = images[errors.argsort(descending=True)[: CANDIDATES * len(wasted)]]
+    shapes = torch.nn.functional.normalize(worst, dim=1)
+    shapes = shapes[_unlike(pose_overlaps(replace(parameters, dictionary=shapes.T), engine), len(wasted), threshold)]
     dictionary = parameters.dictionary.clone()
-    dictionary[:, wasted] = torch.nn.functional.normalize(worst, dim=1).T
+    dictionary[:, wasted] = shapes.T
     return replace(parameters, dictionary=dictionary), wasted
+
+
+def _unlike(overlaps: Float[Tensor, "image image"], n_chosen: int, threshold: float) -> list[int]:
+    """Return the first images of which none is another one in some pose, and more in their order if they are few."""
+    chosen: list[int] = []
+    alike = (to_cpu(overlaps) > threshold).tolist()
+    for image in range(len(alike)):
+        if not any(alike[image][other] for other in chosen):
+            chosen.append(image)
+    return (chosen + [image for image in range(len(alike)) if image not in chosen])[:n_chosen]

@@ -33,7 +33,7 @@ from liesparse.state import Progress, State
 N_MONITORED = 200  # images from which the health of each epoch is read
 FIRST_FREQUENCIES = 6  # of one axis, before the lattice is fitted: high ones invite a pose that turns too slowly
 N_RECORDS = 50  # epochs whose health is recorded, at most about so many
-TRIAL_SHARE = 0.03  # of the training, for each round of trials of several starts
+TRIAL_SHARE = 0.1  # of the first phase, for each round of trials of several starts
 GO_ON = "Call fit(X), or what you called, again with the same images, settings and folder to go on from there."
 
 
@@ -120,7 +120,7 @@ def choose_start(
     source = ShuffledArrays(images, settings.batch_size)
     starts = [make_start(images, model, recipe, generator=generator) for _ in range(recipe.n_init)]
     states = [State.begin(start, generator) for start in starts]
-    n_trial = max(1, round(TRIAL_SHARE * len(images) / settings.batch_size * settings.n_epochs))
+    n_trial = max(1, round(TRIAL_SHARE * settings.hot_images * model.n_components / settings.batch_size))
     engine = engine_for(starts[0], settings)
     while len(states) > 1:
         states = [resume(state, source, settings, until=state.step + n_trial) for state in states]

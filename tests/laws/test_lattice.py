@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from liesparse.lattice import fitted_lattice, half_lattice
+from liesparse.lattice import energy_basis, fitted_lattice, half_lattice
 
 dims = st.integers(1, 4)
 counts = st.integers(1, 60)
@@ -100,3 +100,38 @@ def test_planes_of_most_energy_keep_their_frequency():
     fitted = fitted_lattice(coarse, energy, most_copies=2)
     assert fitted[[4, 5, 10, 11]].equal(coarse[[4, 5, 10, 11]])
     assert not (fitted[[0, 1, 2, 3]] == coarse[[0, 1, 2, 3]]).any()
+
+
+@given(
+    turns=st.integers(2, 5),
+    slant=st.integers(0, 4),
+    spread=st.floats(3.0, 8.0),
+)
+def test_a_pose_that_is_a_fraction_of_itself_turns_as_fast_as_it_can(turns, slant, spread):
+    """Energy on a coarser lattice: its basis is found, up to the choice of one."""
+    truth = torch.tensor([[turns, slant % turns], [0, 1]]).double()
+    disc = half_lattice(2, 600, include_zero=True)
+    coords = torch.linalg.solve(truth, disc.T.double()).T
+    inside = (coords - coords.round()).abs().amax(dim=1) < 1e-6
+    energy = torch.exp(-0.5 * coords.square().sum(dim=1) / spread) * (inside + 0.05)
+    basis = energy_basis(disc, energy).double()
+    assert abs(int(torch.linalg.det(basis).round())) == turns
+    between = torch.linalg.solve(truth, basis)
+    torch.testing.assert_close(between, between.round())
+
+
+def test_smooth_energy_has_no_coarser_lattice():
+    disc = half_lattice(2, 128, include_zero=True)
+    for spread in ([[9.0, 0.0], [0.0, 9.0]], [[30.0, 0.0], [0.0, 0.3]], [[0.4, 0.0], [0.0, 0.4]]):
+        energy = energy_of(disc, torch.tensor(spread).double())
+        assert int(torch.linalg.det(energy_basis(disc, energy).double()).abs().round()) == 1
+    assert energy_basis(disc, torch.zeros(128)).equal(torch.eye(2, dtype=torch.int64))
+
+
+def test_a_slanted_basis_is_made_short():
+    wide = half_lattice(2, 1000, include_zero=True)
+    shear = torch.tensor([[1.0, 3.0], [0.0, 1.0]]).double()
+    energy = energy_of(wide, shear @ (4.0 * torch.eye(2).double()) @ shear.T)
+    coords = torch.linalg.solve(energy_basis(wide, energy).double(), wide.T.double()).T
+    spread = (coords.T * energy) @ coords / energy.sum()
+    assert abs(float(spread[0, 1])) < 0.51 * float(spread.diagonal().min())

@@ -10,7 +10,8 @@ from torch.testing import assert_close
 from liesparse import em, stiefel
 from liesparse.inference import expect_pose
 from liesparse.learning import learn
-from liesparse.model import compose, log_likelihood_given_pose
+from liesparse.lattice import energy_basis, half_lattice
+from liesparse.model import compose, log_likelihood_given_pose, reconstruct
 from liesparse.posterior import ReferenceEngine, log_likelihood, pose_natural
 from liesparse.settings import Settings
 
@@ -163,3 +164,36 @@ def test_a_short_run_learns_to_its_end(make_model, draw, monkeypatch):
     assert shares[1:6] == [10 / 12] * 5  # the first phase: three tenths of twenty batches
     assert shares[6:] == sorted(shares[6:], reverse=True)
     assert shares[-1] == 10 / 200  # all that was seen, though the memory would be 3 × 1000
+
+
+@pytest.mark.parametrize("turns", [[[3, 1], [0, 1]], [[1, 0], [2, -1]], [[2, 0], [0, 2]]])
+def test_a_fitted_lattice_moves_the_shapes_as_before(turns, make_model):
+    """Shapes in a coarser or slanted lattice: the same images at other poses, planes mirrored where they must be."""
+    basis = torch.tensor(turns)
+    model = make_model(7, n_pixels=80, n_irreps=40, n_components=3)
+    coords = half_lattice(2, 20)
+    wanted = coords @ basis.T
+    mirrored = (wanted[:, 0] < 0) | ((wanted[:, 0] == 0) & (wanted[:, 1] < 0))
+    wanted = torch.where(mirrored[:, None], -wanted, wanted)
+    others = [w for w in half_lattice(2, 200).tolist() if w not in wanted.tolist()][:20]
+    planes = torch.randn(40, 2, 3, generator=torch.Generator().manual_seed(0), dtype=F64)
+    planes = planes * torch.cat((torch.exp(-0.2 * coords.square().sum(dim=1)), 1e-9 * torch.ones(20)))[:, None, None]
+    model = replace(
+        model,
+        frequencies=torch.cat((wanted, torch.tensor(others))),
+        dictionary=torch.nn.functional.normalize(model.group_basis @ planes.flatten(0, 1), dim=0),
+        pose_prior=torch.zeros_like(model.pose_prior),
+    )
+    averages = em.Averages(model.group_basis, model.group_basis.T @ model.dictionary, torch.eye(3, dtype=F64))
+    fitted, moved = em.fit_lattice(model, averages)
+    energies = (model.group_basis.T @ model.dictionary).unflatten(0, (-1, 2)).square().sum(dim=(1, 2))
+    found = energy_basis(model.frequencies, energies).to(F64)
+    poses = 6 * torch.rand(3, 2, generator=torch.Generator().manual_seed(1), dtype=F64)
+    before, after = (
+        reconstruct(one, torch.eye(3, dtype=F64), s) for one, s in ((model, poses), (fitted, poses @ found))
+    )
+    assert_close(after, before, atol=1e-6, rtol=0)
+    kept = moved.moved.abs().sum(dim=0) > 0
+    assert_close(moved.moved[:, kept], fitted.group_basis[:, kept])
+    assert_close(moved.returned, fitted.group_basis.T @ fitted.dictionary, atol=1e-6, rtol=0)
+    assert fitted.frequencies.square().sum() < model.frequencies.square().sum()

@@ -129,7 +129,7 @@ def test_one_image_whose_ascent_is_too_sharp_is_done_again_alone(kernel, make_mo
     found = infer_codes(model, images, engine, **options)
     others = [0, 2, 3, 4, 5]
     assert_close(found, infer_codes(model, images, AdaptiveEngine(model.frequencies, kernel="torch"), **options))
-    assert found[others].equal(infer_codes(model, images[others], engine, **options))
+    assert_close(found[others], infer_codes(model, images[others], engine, **options))  # other sizes, other roundings
 
 
 @each_kernel

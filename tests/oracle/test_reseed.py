@@ -82,7 +82,7 @@ def test_a_new_shape_has_no_past(rng):
 
 
 @pytest.mark.slow
-def test_learning_reseeds_during_the_first_three_fifths(make_model, rng, monkeypatch):
+def test_learning_reseeds_during_the_first_three_quarters(make_model, rng, monkeypatch):
     truth = make_model(3, n_components=3, n_pixels=60, n_irreps=24, noise_std=0.1, sparsity=5.0)
     codes = torch.eye(3, dtype=F64)[torch.arange(300) % 3]
     images = reconstruct(truth, codes, 6 * torch.rand(300, 2, generator=rng, dtype=F64))
@@ -100,7 +100,7 @@ def test_learning_reseeds_during_the_first_three_fifths(make_model, rng, monkeyp
         n_epochs=4, batch_size=30, posterior="adaptive", method="em", first_memory=10.0, last_memory=10.0
     )
     learned = learn(start, images, replace(settings, reseed_overlap=0.8), generator=torch.Generator().manual_seed(1))
-    assert len(seen) == 12  # every twentieth of the training
+    assert len(seen) == 15  # every twentieth of the training
     assert float(pose_overlaps(learned, AdaptiveEngine(truth.frequencies, dtype=F64)).triu(diagonal=1).max()) < 0.8
     learn(start, images, settings, generator=torch.Generator().manual_seed(1))
     assert len(seen) == 12  # by default, never
