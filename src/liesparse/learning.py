@@ -24,7 +24,7 @@ from liesparse.model import Parameters, unit_columns
 from liesparse.parallel import ALONE, Group
 from liesparse.posterior import Engine, make_engine
 from liesparse.reseed import reseed
-from liesparse.settings import LONGEST_HOT, LONGEST_SINGLE, Settings
+from liesparse.settings import LONGEST_HOT, Settings
 from liesparse.state import Callback, Progress, State
 
 # When wasted shapes start anew, and when the lattice is fitted, in lengths of the first phase.
@@ -136,7 +136,7 @@ def advance(
         update=settings.code_update,
         gradient=settings.gradient,
     )
-    used = largest_only(codes) if done < min(3 * hot, LONGEST_SINGLE) else codes
+    used = largest_only(codes) if done < LATTICE_FITS[0] * hot else codes
     expectation = expect_pose(parameters, images, used, engine)  # line 10
     step = state.step + 1
     own: Gradients | em.Averages

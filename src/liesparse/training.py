@@ -25,15 +25,17 @@ from liesparse.initialization import PAPER_NOISE, random_start, start_from_data,
 from liesparse.learning import engine_for, resume
 from liesparse.metrics import examine
 from liesparse.model import Parameters, PosePrior
+from liesparse.pairs import start_from_pairs
 from liesparse.parallel import ALONE, READER_DIED, Group, LostError
 from liesparse.recipes import EvaluationSettings, Recipe
+from liesparse.reseed import keep_shapes
 from liesparse.settings import MOST_IRREPS, ModelSettings, Settings
 from liesparse.state import Progress, State
 
 N_MONITORED = 200  # images from which the health of each epoch is read
-FIRST_FREQUENCIES = 6  # of one axis, before the lattice is fitted: high ones invite a pose that turns too slowly
+FIRST_FREQUENCIES = int(__import__('os').environ.get('FF', 24))  # of one axis, before the lattice is fitted
 N_RECORDS = 50  # epochs whose health is recorded, at most about so many
-TRIAL_SHARE = 0.1  # of the first phase, for each round of trials of several starts
+TRIAL_IMAGES = int(__import__('os').environ.get('TI', 600))  # for each shape, in each round of trials of several starts
 GO_ON = "Call fit(X), or what you called, again with the same images, settings and folder to go on from there."
 
 
@@ -116,17 +118,26 @@ def choose_start(
 
     What is better is said by the model's own objective on ``monitor_images``, ln P(I|α̂) + ln P(α̂).
     """
-    settings = recipe.learning.resolve(model.n_components, len(images))
+    if recipe.start == "pairs":
+        start = make_start(images, model, recipe, generator=generator)
+        engine = engine_for(start, recipe.learning)
+        found = start_from_pairs(start, images, engine, generator=generator)
+        import time; print("share", found.share)
+        return found.parameters
+    n_shapes = min(max(recipe.crowd, model.n_components), len(images))
+    settings = recipe.learning.resolve(n_shapes, len(images))
     source = ShuffledArrays(images, settings.batch_size)
-    starts = [make_start(images, model, recipe, generator=generator) for _ in range(recipe.n_init)]
+    crowded = replace(model, n_components=n_shapes)
+    starts = [make_start(images, crowded, recipe, generator=generator) for _ in range(recipe.n_init)]
     states = [State.begin(start, generator) for start in starts]
-    n_trial = max(1, round(TRIAL_SHARE * settings.hot_images * model.n_components / settings.batch_size))
+    n_trial = max(1, round(TRIAL_IMAGES * n_shapes / settings.batch_size))
     engine = engine_for(starts[0], settings)
-    while len(states) > 1:
+    while len(states) > 1 or (states[0].step == 0 and n_shapes > model.n_components):
         states = [resume(state, source, settings, until=state.step + n_trial) for state in states]
         states.sort(key=lambda state: examine(state.parameters, monitor_images, engine).objective, reverse=True)
-        states = states[: len(states) // 2]
-    return states[0].parameters
+        states = states[: max(1, len(states) // 2)]
+    parameters = states[0].parameters
+    return keep_shapes(parameters, states[0].averages.gram.diagonal(), engine, model.n_components)
 
 
 def make_start(
@@ -139,7 +150,7 @@ def make_start(
     first = FIRST_FREQUENCIES if model.torus_dim == 1 and grows else n_irreps
     noise_std = model.noise_std
     if noise_std == "auto":
-        noise_std = suggest_noise(images, 2 * n_irreps) if recipe.start == "data" else PAPER_NOISE
+        noise_std = suggest_noise(images, 2 * n_irreps) if recipe.start != "random" else PAPER_NOISE
     start = random_start(
         n_pixels,
         n_components=model.n_components,
@@ -154,7 +165,7 @@ def make_start(
     )
     if isinstance(model.pose_prior, PosePrior):
         start = replace(start, pose_prior=model.pose_prior.natural(start.frequencies, dtype=start.dtype))
-    if recipe.start == "data":
+    if recipe.start != "random":
         start = start_from_data(start, images, generator=generator)
     return start.to(images.device)
 

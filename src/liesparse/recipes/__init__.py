@@ -17,8 +17,8 @@ from liesparse.model import Parameters
 from liesparse.posterior import Engine, engine_names, make_engine
 from liesparse.settings import Settings
 
-Start = Literal["random", "data"]
-STARTS: tuple[Start, ...] = ("random", "data")
+Start = Literal["random", "data", "pairs"]
+STARTS: tuple[Start, ...] = ("random", "data", "pairs")
 RECIPES = ("best", "paper")
 
 
@@ -51,6 +51,7 @@ class Recipe:
 
     start: Start = "data"
     n_init: int = 1
+    crowd: int = 0
     include_zero: bool = True
     learning: Settings = field(default_factory=Settings)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
