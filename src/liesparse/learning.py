@@ -24,13 +24,13 @@ from liesparse.model import Parameters, unit_columns
 from liesparse.parallel import ALONE, Group
 from liesparse.posterior import Engine, make_engine
 from liesparse.reseed import reseed
-from liesparse.settings import LONGEST_HOT, Settings
+from liesparse.settings import Settings
 from liesparse.state import Callback, Progress, State
 
-# When wasted shapes start anew, and when the lattice is fitted, in lengths of the first phase.
-RESEEDS = tuple(sixth / 6 for sixth in range(1, 16))
+# When wasted shapes start anew, and when the lattice is fitted, as shares of the training.
+RESEEDS = tuple(twentieth / 20 for twentieth in range(1, 16))
 UPDATE_SHARE = 0.05  # of what the averages remember is new, at the least, when W and Φ are set anew
-LATTICE_FITS = (7 / 6, 9 / 6, 11 / 6)
+LATTICE_FITS = (0.1, 0.2, 0.3)
 
 
 class LearningError(RuntimeError):
@@ -123,7 +123,7 @@ def advance(
     """
     batch = aligned(batch)
     parameters, adam, averages = state.parameters, state.adam, state.averages
-    length, hot = settings.phases(parameters.n_components, n_steps)
+    length = settings.length(parameters.n_components, n_steps)
     done, then = min(1.0, state.step / length), min(1.0, (state.step + 1) / length)
     # Who has no part of a batch looks at a shape instead, which then counts for nothing.
     images = batch if len(batch) else parameters.dictionary[:, :1].T
@@ -136,18 +136,17 @@ def advance(
         update=settings.code_update,
         gradient=settings.gradient,
     )
-    used = largest_only(codes) if done < LATTICE_FITS[0] * hot else codes
-    expectation = expect_pose(parameters, images, used, engine)  # line 10
+    expectation = expect_pose(parameters, images, codes, engine)  # line 10
     step = state.step + 1
     own: Gradients | em.Averages
     if settings.method == "gradient":  # lines 11-14
-        own = parameter_gradients(parameters, images, used, expectation, settings.gradient)
+        own = parameter_gradients(parameters, images, codes, expectation, settings.gradient)
     else:
         n_shapes, seen = parameters.n_components, step * settings.batch_size
         first = n_shapes * settings.first_memory
-        remembered = min(n_shapes * settings.memory(done, hot), max(first, seen))  # no more than there was
+        remembered = min(n_shapes * settings.memory(done), max(first, seen))  # no more than there was
         share = min(1.0, settings.batch_size / remembered) if state.step else 1.0
-        own = em.average(averages, images, used, expectation, share)
+        own = em.average(averages, images, codes, expectation, share)
     *every, code_mean = group.mean([*own, codes.sum(dim=1).mean()], len(batch))
     if settings.method == "gradient":
         parameters, adam = update(parameters, adam, Gradients(*every), settings)
@@ -163,13 +162,13 @@ def advance(
     code_sum = state.code_sum + batch_mean
     _check_health(checksum + code_sum, code_sum, end_of_epoch, state)
     codes = codes[: len(batch)]
-    if settings.reseed_overlap < 1 and _reached(RESEEDS, hot, done, then):
+    if settings.reseed_overlap < 1 and _reached(RESEEDS, done, then):
         use = averages.gram.diagonal() if settings.method == "em" else None
         parameters, wasted = reseed(
             parameters, group.gather(batch), group.gather(codes), engine, settings.reseed_overlap, use
         )
         averages = averages.without(wasted)
-    if settings.lattice == "fitted" and settings.method == "em" and _reached(LATTICE_FITS, hot, done, then):
+    if settings.lattice == "fitted" and settings.method == "em" and _reached(LATTICE_FITS, done, then):
         parameters, averages = em.fit_lattice(parameters, averages)
     state = State(
         parameters, adam, averages, step, state.place + 1, state.epoch, state.random, code_sum, state.last_good
@@ -179,9 +178,9 @@ def advance(
     return state.map(aligned), codes
 
 
-def _reached(times: tuple[float, ...], hot: float, done: float, then: float) -> bool:
-    """Tell whether one of some times, in lengths of the first phase, lies between two shares of the training."""
-    return any(done < time * (hot or LONGEST_HOT) <= then for time in times)
+def _reached(times: tuple[float, ...], done: float, then: float) -> bool:
+    """Tell whether one of some times lies between two shares of the training."""
+    return any(done < time <= then for time in times)
 
 
 def _mark_last(batches: Iterator[Tensor]) -> Iterator[tuple[Tensor, bool]]:
@@ -223,8 +222,3 @@ def update(
         metric=settings.metric,
     )
     return replace(parameters, dictionary=dictionary, group_basis=group_basis), adam
-
-
-def largest_only(codes: Float[Tensor, "batch component"]) -> Float[Tensor, "batch component"]:
-    """Set all but the largest code of each image to zero."""
-    return codes * (codes == codes.amax(dim=1, keepdim=True))

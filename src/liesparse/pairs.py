@@ -16,17 +16,21 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from liesparse import stiefel, torus
+from liesparse.initialization import PAPER_NOISE
 from liesparse.model import Parameters, Planes
 from liesparse.posterior import Engine, natural_parameters
 
 MOST_IMAGES = 6000  # among which neighbours are looked for
-N_NEIGHBOURS = 8
-TOO_NEAR = 0.9  # images of a larger overlap have hardly moved
-NEAR_STEPS, FAR_STEPS = 600, 400
-N_NEAR, N_FAR, N_POOL = 200, 1000, 600  # pairs in each step, and images from which far ones are drawn
+N_NEIGHBOURS = 10
+TOO_NEAR = 0.9  # images of a larger overlap, over the part of them that is not noise, have hardly moved
+NEAR_STEPS, FAR_STEPS, STEPS_PER_UPDATE = 600, 100, 2
+MOST_BLOCKS, GROWTH = 12, 1.05  # blocks of far steps, and how many more pairs each must explain
+N_NEAR, N_FAR, N_POOL = 200, 600, 400  # pairs in each step, and images from which far ones are drawn
 MEMORY = 1000  # pairs that the running average remembers
 EXPLAINED = 0.35  # of the way from the residual of neighbours to that of any two images
 N_CANDIDATES = 300  # images from which the first shapes are chosen
+N_SORTED, N_ROUNDS, LAST_ROUNDS = 1500, 10, 3  # images that are sorted by shape, how often, and how often undisturbed
+ALIKE, LEAST_SHARE = 0.95, 0.2  # overlap of one shape in two poses; images of a shape, over those of a usual one
 
 Coords = Float[Tensor, "image column"]  # of images in the span of the first W
 
@@ -41,33 +45,36 @@ class PairStart(NamedTuple):
 def start_from_pairs(
     parameters: Parameters, images: Float[Tensor, "image pixel"], engine: Engine, *, generator: torch.Generator
 ) -> PairStart:
-    """Return ``parameters`` with a motion that carries images into each other, and images as shapes.
+    """Return ``parameters`` with a motion that carries images into each other, and the shapes that it carries.
 
     W stays in the span that it has.
     """
     chosen = torch.randperm(len(images), generator=generator)[:MOST_IMAGES].to(images.device)
     coords = images[chosen] @ parameters.group_basis
-    near = find_neighbours(coords)
+    signal = min(1.0, (parameters.noise_std / PAPER_NOISE) ** 2)  # as initialization.suggest_noise has it
+    near = find_neighbours(coords, N_NEIGHBOURS, TOO_NEAR * signal)
     turn, limit = _learn_motion(coords, near, parameters, engine, generator)
-    candidates = coords[:N_CANDIDATES]
-    explained = _explained(candidates @ turn, limit, parameters, engine)
-    shapes = _cover(explained, parameters.n_components)
-    n = len(candidates)
-    dictionary = torch.nn.functional.normalize(images[chosen[shapes]].T.contiguous(), dim=0)
+    planes = (coords[:N_SORTED] @ turn).unflatten(1, (-1, 2))
+    few = planes[:N_CANDIDATES]
+    carried = [_carry(one, few, parameters, engine)[0] for one in few]
+    explained = torch.stack([(few - moved).square().sum(dim=(1, 2)) < limit for moved in carried])
+    shapes = sort_images(planes, few[_cover(explained, parameters.n_components)], parameters, engine)
+    group_basis, n = parameters.group_basis @ turn, len(few)
+    dictionary = torch.nn.functional.normalize(group_basis @ shapes.flatten(1).T, dim=0)
     share = float((explained.sum() - n) / max(1, n * n - n))
-    return PairStart(replace(parameters, group_basis=parameters.group_basis @ turn, dictionary=dictionary), share)
+    return PairStart(replace(parameters, group_basis=group_basis, dictionary=dictionary), share)
 
 
-def find_neighbours(coords: Coords) -> Int[Tensor, "image neighbour"]:
+def find_neighbours(coords: Coords, n_neighbours: int, too_near: float) -> Int[Tensor, "image neighbour"]:
     """Return for each image some that look most like it, but for those that look the same."""
     nearest = []
     for first in range(0, len(coords), 1000):
         rows = coords[first : first + 1000]
         overlaps = rows @ coords.T
-        overlaps[overlaps > TOO_NEAR] = -torch.inf
+        overlaps[overlaps > too_near] = -torch.inf
         own = torch.arange(len(rows), device=coords.device)
         overlaps[own, own + first] = -torch.inf
-        nearest.append(overlaps.topk(min(N_NEIGHBOURS, len(coords) - 1), dim=1).indices)
+        nearest.append(overlaps.topk(min(n_neighbours, len(coords) - 1), dim=1).indices)
     return torch.cat(nearest)
 
 
@@ -85,20 +92,18 @@ def _learn_motion(
 
     turn = torch.eye(coords.shape[1]).to(coords)
     average, far_residual, limit = torch.zeros_like(turn), 0.0, torch.inf
-    for step in range(NEAR_STEPS + FAR_STEPS):
+    step, n_steps, counts = 0, NEAR_STEPS, [0.0]
+    while step < n_steps:
         first = draw(len(coords), N_NEAR)
         second = near[first, draw(near.shape[1], N_NEAR)]
         far = step >= NEAR_STEPS
-        if far:
+        if far:  # any two of some images, so that there are few products with W
             pool = draw(len(coords), N_POOL)
-            first, second = torch.cat((first, pool)), torch.cat((second, pool))
-        planes = ((coords[first] @ turn).unflatten(1, (-1, 2)), (coords[second] @ turn).unflatten(1, (-1, 2)))
-        rows = torch.arange(N_NEAR, device=coords.device)
-        ends = (rows, rows)
-        if far:
-            any_two = (N_NEAR + draw(N_POOL, N_FAR), N_NEAR + draw(N_POOL, N_FAR))
-            ends = (torch.cat((rows, any_two[0])), torch.cat((rows, any_two[1])))
-        onto, source = planes[0][ends[0]], planes[1][ends[1]]
+            first, second = (
+                torch.cat((first, pool[draw(N_POOL, N_FAR)])),
+                torch.cat((second, pool[draw(N_POOL, N_FAR)])),
+            )
+        onto, source = ((coords[rows] @ turn).unflatten(1, (-1, 2)) for rows in (first, second))
         moved, returned = _carry(source, onto, parameters, engine)
         residual = (onto - moved).square().sum(dim=(1, 2))
         kept = torch.ones_like(residual)
@@ -107,38 +112,81 @@ def _learn_motion(
             far_residual = far_residual or float(residual[N_NEAR:].median())
             limit = near_residual + EXPLAINED * max(0.0, far_residual - near_residual)
             kept = (residual < limit).to(residual)
+            counts[-1] += float(kept[N_NEAR:].sum())
         # I (R̄u)ᵀ + I' (R̄ᵀu')ᵀ for both images of a pair, in coordinates.
-        new = (coords[first[ends[0]]] * kept[:, None]).T @ moved.flatten(1)
-        new += (coords[second[ends[1]]] * kept[:, None]).T @ returned.flatten(1)
+        new = (coords[first] * kept[:, None]).T @ moved.flatten(1)
+        new += (coords[second] * kept[:, None]).T @ returned.flatten(1)
         weight = float(kept.sum())
-        share = min(1.0, weight / MEMORY) if step else 1.0
-        average = torch.lerp(average, new / max(1.0, weight), share)
-        turn = stiefel.polar(average, turn)
+        average = torch.lerp(average, new / max(1.0, weight), min(1.0, weight / MEMORY) if step else 1.0)
+        step += 1
+        if step % STEPS_PER_UPDATE == 0:
+            turn = stiefel.polar(average, turn)
+        if step == n_steps and len(counts) <= MOST_BLOCKS:  # as long as more and more pairs are explained
+            if len(counts) < 3 or counts[-1] > GROWTH * counts[-2]:
+                n_steps += FAR_STEPS
+            counts.append(0.0)
     return turn, limit
 
 
 def _carry(source: Planes, onto: Planes, parameters: Parameters, engine: Engine) -> tuple[Planes, Planes]:
-    """Return R̄u and R̄ᵀu', where R̄ is expected to carry the first image of each pair into the second."""
+    """Return R̄u and R̄ᵀu', where R̄ is expected to carry the first image, or one for all, into the second."""
+    source = source.expand_as(onto)
     rotation = engine.moments(natural_parameters(source, onto, parameters.noise_std, parameters.pose_prior)).rotation
     return torus.apply_mean_rotation(source, rotation), torus.apply_mean_rotation_transposed(onto, rotation)
 
 
-def _explained(
-    columns: Coords, limit: float, parameters: Parameters, engine: Engine
-) -> Bool[Tensor, "image image"]:
-    """Tell which of two images the motion carries into each other."""
-    planes = columns.unflatten(1, (-1, 2))
-    return torch.stack(
-        [
-            (planes - _carry(one.expand_as(planes), planes, parameters, engine)[0]).square().sum(dim=(1, 2)) < limit
-            for one in planes
-        ]
-    )
+def sort_images(planes: Planes, shapes: Planes, parameters: Parameters, engine: Engine) -> Planes:
+    """Return shapes as the means of the images that each explains best, all carried to one pose: k-means with motion.
+
+    A shape that few images choose, or that is another one in some pose, starts anew as the image that explains most
+    of what is left.
+    """
+    few = planes[:N_CANDIDATES]
+    overlaps = torch.stack([_score(one, few, parameters, engine)[0] for one in _unit(few)]).clamp(min=0).square()
+    for round_ in range(N_ROUNDS):
+        shapes = _unit(shapes)
+        scores, returned = zip(*(_score(one, planes, parameters, engine) for one in shapes), strict=True)
+        best, winner = torch.stack(scores).max(dim=0)
+        if round_ < N_ROUNDS - LAST_ROUNDS:
+            counts = winner.bincount(minlength=len(shapes))
+            alike = torch.stack([_score(one, shapes, parameters, engine)[0] for one in shapes]) > ALIKE
+            wasted = (alike & (counts[None] > counts[:, None])).any(dim=1)
+            wasted |= counts < LEAST_SHARE * len(planes) / len(shapes)
+        else:
+            wasted = torch.zeros(len(shapes), dtype=torch.bool)
+        shapes = torch.stack([back[winner == k].sum(dim=0) for k, back in enumerate(returned)])
+        best = best[: len(few)].clamp(min=0).square()
+        for k in wasted.nonzero().flatten().tolist():
+            chosen = int((overlaps - best).clamp(min=0).sum(dim=1).argmax())  # explains most of what is left
+            shapes[k], best = few[chosen], torch.maximum(best, overlaps[chosen])
+    return _align(_unit(shapes), parameters, engine)
+
+
+def _align(shapes: Planes, parameters: Parameters, engine: Engine) -> Planes:
+    """Return the shapes in poses in which they overlap: FISTA finds the pose of an image from all of them at once."""
+    together, aligned = shapes[0], [shapes[0]]
+    for shape in shapes[1:]:
+        natural = natural_parameters(shape[None], together[None], parameters.noise_std, parameters.pose_prior)
+        poses = engine.modes(natural).poses[:, 0]
+        aligned.append(torus.rotate(shape, torus.phases(parameters.frequencies, poses)[0]))
+        together = together + aligned[-1]
+    return torch.stack(aligned)
+
+
+def _unit(planes: Planes) -> Planes:
+    return planes / planes.flatten(1).norm(dim=1)[:, None, None].clamp(min=1e-12)
+
+
+def _score(shape: Planes, planes: Planes, parameters: Parameters, engine: Engine) -> tuple[Tensor, Planes]:
+    """Return the overlap of a shape with images in their most probable poses, and the images carried back to it."""
+    moved, returned = _carry(shape, planes, parameters, engine)
+    return (moved * planes).sum(dim=(1, 2)), returned
 
 
 def _cover(explained: Bool[Tensor, "image image"], n_chosen: int) -> Int[Tensor, " chosen"]:
     """Return images that together explain as many others as possible, each in turn the best."""
-    left, chosen = torch.ones(len(explained)), []
+    left = torch.ones(len(explained))
+    chosen: list[int] = []
     for _ in range(n_chosen):
         gain = (explained.cpu() * left).sum(dim=1)
         gain[chosen] = -1

@@ -78,19 +78,3 @@ def _unlike(overlaps: Float[Tensor, "image image"], n_chosen: int, threshold: fl
         if not any(alike[image][other] for other in chosen):
             chosen.append(image)
     return (chosen + [image for image in range(len(alike)) if image not in chosen])[:n_chosen]
-
-
-def keep_shapes(
-    parameters: Parameters, use: Float[Tensor, " component"], engine: Engine, n_components: int
-) -> Parameters:
-    """Return the model with the few shapes that, in some pose, stand for most of the others and of their use."""
-    if n_components >= parameters.n_components:
-        return parameters
-    likeness = pose_overlaps(parameters, engine).square()
-    best, chosen = torch.zeros_like(use), []
-    for _ in range(n_components):
-        gain = (use[:, None] * (likeness - best[:, None]).clamp(min=0)).sum(dim=0)
-        gain[chosen] = -1
-        chosen.append(int(gain.argmax()))
-        best = torch.maximum(best, likeness[:, chosen[-1]])
-    return replace(parameters, dictionary=parameters.dictionary[:, chosen].contiguous())

@@ -18,9 +18,8 @@ Lattice = Literal["paper", "fitted"]
 LATTICES: tuple[Lattice, ...] = ("paper", "fitted")
 
 LEAST_EPOCHS, MOST_EPOCHS = 12, 400  # of n_epochs="auto"
-IMAGES_PER_COMPONENT, MOST_IMAGES = 20_000, 600_000  # that it shows, where the data is small
-LONGEST_HOT, LONGEST_SINGLE = 0.3, 0.5  # shares of the training
-COOLING, MOST_COOLING = 9.0, 9.0  # the memory grows by this factor in the length of a first phase, at most so often
+IMAGES_PER_COMPONENT, MOST_IMAGES = 10_000, 400_000  # that it shows, where the data is small
+COOLED = 0.6  # share of the training after which the memory is as long as it gets
 BATCH_PER_COMPONENT, BATCH_SIZES = 5, (25, 100)  # of batch_size="auto"
 
 MOST_IRREPS = 128  # the paper's L, where the images have room for it
@@ -51,7 +50,7 @@ class Settings:
     Attributes
     ----------
     n_epochs : int or "auto"
-        Passes over the data; auto is 12, or as many as show 20,000 images for each shape, at most 400.
+        Passes over the data; auto is 12, or as many as show 10,000 images for each shape, at most 400.
     batch_size : int or "auto"
         Images per batch (paper: B); auto is 5 for each shape, from 25 to 100.
     posterior : {"auto", "grid", "adaptive", "sampling"}
@@ -67,21 +66,17 @@ class Settings:
         Gradient: learning rates of Φ and W (paper: η_Φ, η_W).
     metric : {"canonical", "euclidean"}
         Gradient: metric of the Stiefel manifold for Riemannian Adam; the paper's is canonical.
-    hot_images : float
-        How many images for each shape the first phase lasts, up to three tenths of the training. In it the memory is
-        short. For three times as long, up to half of the training, only the largest code of each image counts: with
-        several shapes per image the dictionary explains motion by mixing, and W learns nothing.
     first_memory, last_memory : float
-        EM: how many images for each shape the running averages remember, in the first phase and at the end. A short
-        memory shakes the model out of poor optima, a long one averages noise away.
+        EM: how many images for each shape the running averages remember, at first and after three fifths of the
+        training. A short memory shakes the model out of poor optima, a long one averages noise away.
     batches_per_update : int
-        EM: batches averaged before W and Φ are set anew.
+        EM: batches averaged before W and Φ are set anew, as long as the memory is short.
     reseed_overlap : float
-        Below 1: up to twice the length of the first phase, six times in each, a shape that no image uses, or that
-        equals another in some pose up to this overlap, starts anew as the image that is explained worst.
+        Below 1: fifteen times in the first three quarters of the training, a shape that no image uses, or that
+        equals another in some pose up to this overlap, starts anew as an image that is explained badly.
     lattice : {"paper", "fitted"}
-        The frequencies stay as they are at the start, or they are fitted twice to the energy of the planes
-        (``lattice.fitted_lattice``).
+        The frequencies stay as they are at the start, or they are fitted to the energy of the planes, three times in
+        the first third of the training (``em.fit_lattice``).
     """
 
     n_epochs: Count = 20
@@ -96,7 +91,6 @@ class Settings:
     dictionary_rate: float = 0.05
     group_rate: float = 0.3
     metric: stiefel.Metric = "canonical"
-    hot_images: float = 0.0
     first_memory: float = 12.0
     last_memory: float = 1000.0
     batches_per_update: int = 2
@@ -114,7 +108,6 @@ class Settings:
             check_real(name, getattr(self, name), minimum=0)
         check_real("first_memory", self.first_memory, above=0)
         check_real("last_memory", self.last_memory, minimum=self.first_memory)
-        check_real("hot_images", self.hot_images, minimum=0)
         check_real("reseed_overlap", self.reseed_overlap, above=0, maximum=1)
         check_choice("posterior", self.posterior, engine_names())
         check_choice("method", self.method, METHODS)
@@ -133,15 +126,13 @@ class Settings:
             epochs = min(max(LEAST_EPOCHS, wanted), MOST_EPOCHS)
         return replace(self, batch_size=size, n_epochs=epochs)
 
-    def phases(self, n_components: int, n_steps: int | None) -> tuple[float, float]:
-        """Return the length of the training in batches, and the share of it that is the first phase."""
-        length = n_steps or _usual_length(n_components) / self.batch_size
-        return length, min(LONGEST_HOT, self.hot_images * n_components / (length * self.batch_size))
+    def length(self, n_components: int, n_steps: int | None) -> float:
+        """Return the length of the training in batches; without ``n_steps``, that of a usual one."""
+        return n_steps or _usual_length(n_components) / self.batch_size
 
-    def memory(self, done: float, hot: float) -> float:
+    def memory(self, done: float) -> float:
         """Return how many images for each shape the averages remember, after a share ``done`` of the training."""
-        cooling = max(0.0, done - hot) / (hot or LONGEST_HOT)
-        return min(self.last_memory, self.first_memory * COOLING ** min(cooling, MOST_COOLING))
+        return self.first_memory * (self.last_memory / self.first_memory) ** min(1.0, done / COOLED)
 
 
 def _usual_length(n_components: int) -> int:

@@ -28,14 +28,15 @@ from liesparse.model import Parameters, PosePrior
 from liesparse.pairs import start_from_pairs
 from liesparse.parallel import ALONE, READER_DIED, Group, LostError
 from liesparse.recipes import EvaluationSettings, Recipe
-from liesparse.reseed import keep_shapes
 from liesparse.settings import MOST_IRREPS, ModelSettings, Settings
 from liesparse.state import Progress, State
 
 N_MONITORED = 200  # images from which the health of each epoch is read
-FIRST_FREQUENCIES = int(__import__('os').environ.get('FF', 24))  # of one axis, before the lattice is fitted
+FIRST_FREQUENCIES = 24  # of one axis, before the lattice is fitted
 N_RECORDS = 50  # epochs whose health is recorded, at most about so many
-TRIAL_IMAGES = int(__import__('os').environ.get('TI', 600))  # for each shape, in each round of trials of several starts
+TRIAL_IMAGES = 600  # for each shape, in each round of trials of several starts
+FEW_IMAGES = 200  # below this, nobody looks for pairs
+AGREEMENT = 0.2  # starts agree if their shares of pairs differ by no more
 GO_ON = "Call fit(X), or what you called, again with the same images, settings and folder to go on from there."
 
 
@@ -92,7 +93,7 @@ def learn_model(
     if monitor_images is None:
         monitor_images = images[torch.randperm(len(images), generator=generator)[:N_MONITORED].to(images.device)]
     if start is None:
-        start = choose_start(images, model, recipe, generator=generator, monitor_images=monitor_images)
+        start = choose_start(images, model, recipe, generator=generator, monitor_images=monitor_images).parameters
     return train(
         start,
         images if source is None else source,
@@ -106,6 +107,14 @@ def learn_model(
     )
 
 
+class Start(NamedTuple):
+    """Where learning starts, and what is known of it."""
+
+    parameters: Parameters
+    pair_share: float | None = None  # of any two images, those that one motion carries into each other
+    n_agreed: int = 1  # starts that found as many pairs as the best one
+
+
 def choose_start(
     images: Float[Tensor, "image pixel"],
     model: ModelSettings,
@@ -113,36 +122,34 @@ def choose_start(
     *,
     generator: torch.Generator,
     monitor_images: Float[Tensor, "few pixel"],
-) -> Parameters:
-    """Try several starts for a short time each; the better half goes on, until one is left.
+) -> Start:
+    """Make ``n_init`` starts and learn from each for a short time; the better half goes on, until one is left.
 
     What is better is said by the model's own objective on ``monitor_images``, ln P(I|α̂) + ln P(α̂).
     """
-    if recipe.start == "pairs":
-        start = make_start(images, model, recipe, generator=generator)
-        engine = engine_for(start, recipe.learning)
-        found = start_from_pairs(start, images, engine, generator=generator)
-        import time; print("share", found.share)
-        return found.parameters
-    n_shapes = min(max(recipe.crowd, model.n_components), len(images))
-    settings = recipe.learning.resolve(n_shapes, len(images))
+    settings = recipe.learning.resolve(model.n_components, len(images))
     source = ShuffledArrays(images, settings.batch_size)
-    crowded = replace(model, n_components=n_shapes)
-    starts = [make_start(images, crowded, recipe, generator=generator) for _ in range(recipe.n_init)]
-    states = [State.begin(start, generator) for start in starts]
-    n_trial = max(1, round(TRIAL_IMAGES * n_shapes / settings.batch_size))
-    engine = engine_for(starts[0], settings)
-    while len(states) > 1 or (states[0].step == 0 and n_shapes > model.n_components):
-        states = [resume(state, source, settings, until=state.step + n_trial) for state in states]
-        states.sort(key=lambda state: examine(state.parameters, monitor_images, engine).objective, reverse=True)
-        states = states[: max(1, len(states) // 2)]
-    parameters = states[0].parameters
-    return keep_shapes(parameters, states[0].averages.gram.diagonal(), engine, model.n_components)
+    starts = [make_start(images, model, recipe, generator=generator) for _ in range(recipe.n_init)]
+    states = [State.begin(start.parameters, generator) for start in starts]
+    n_trial = max(1, round(TRIAL_IMAGES * model.n_components / settings.batch_size))
+    rivals = list(zip(states, starts, strict=True))
+    engine = engine_for(starts[0].parameters, settings)
+    while len(rivals) > 1:
+        rivals = [(resume(state, source, settings, until=state.step + n_trial), start) for state, start in rivals]
+        rivals.sort(key=lambda rival: examine(rival[0].parameters, monitor_images, engine).objective, reverse=True)
+        rivals = rivals[: len(rivals) // 2]
+    state, best = rivals[0]
+    shares = [start.pair_share for start in starts]
+    agreed = [
+        share == best.pair_share or abs(share / best.pair_share - 1) < AGREEMENT if share and best.pair_share else False
+        for share in shares
+    ]
+    return best._replace(parameters=state.parameters, n_agreed=sum(agreed))
 
 
 def make_start(
     images: Float[Tensor, "image pixel"], model: ModelSettings, recipe: Recipe, *, generator: torch.Generator
-) -> Parameters:
+) -> Start:
     """Return the parameters from which a model is learned: random ones, or some that are drawn from the images."""
     n_pixels = images.shape[1]
     n_irreps = min(MOST_IRREPS, n_pixels // 2) if model.n_irreps == "auto" else int(model.n_irreps)
@@ -150,7 +157,7 @@ def make_start(
     first = FIRST_FREQUENCIES if model.torus_dim == 1 and grows else n_irreps
     noise_std = model.noise_std
     if noise_std == "auto":
-        noise_std = suggest_noise(images, 2 * n_irreps) if recipe.start != "random" else PAPER_NOISE
+        noise_std = PAPER_NOISE if recipe.start == "random" else suggest_noise(images, 2 * n_irreps)
     start = random_start(
         n_pixels,
         n_components=model.n_components,
@@ -167,7 +174,11 @@ def make_start(
         start = replace(start, pose_prior=model.pose_prior.natural(start.frequencies, dtype=start.dtype))
     if recipe.start != "random":
         start = start_from_data(start, images, generator=generator)
-    return start.to(images.device)
+    start = start.to(images.device)
+    if recipe.start != "pairs" or len(images) < FEW_IMAGES:
+        return Start(start)
+    found = start_from_pairs(start, images, engine_for(start, recipe.learning), generator=generator)
+    return Start(found.parameters, found.share)
 
 
 def train(

@@ -191,7 +191,7 @@ class LieSparseCoder(PosedCoder):
         if not begun:
             self._check_sizes(images, recipe, None)
             start = make_start(images, self._model_settings(), recipe, generator=self._generator())
-            self._set_model(Trained(start, [], 0))
+            self._set_model(Trained(start.parameters, [], 0))
         state = getattr(self, "_state", None)
         if state is None:
             state = State.begin(self.model_, self._generator())._replace(step=self.n_iter_)
@@ -220,7 +220,7 @@ class LieSparseCoder(PosedCoder):
             )
         if n_features < 2:
             raise ValueError(f"n_features={n_features}, but {type(self).__name__} needs at least 2 pixels.")
-        if check_count("n_components", self.n_components) > n_samples and recipe.start == "data" and start is None:
+        if check_count("n_components", self.n_components) > n_samples and recipe.start != "random" and start is None:
             raise ValueError(f"n_samples={n_samples} should be >= n_components={self.n_components}.")
 
     def _noise_std(self) -> float:

@@ -51,7 +51,6 @@ class Recipe:
 
     start: Start = "data"
     n_init: int = 1
-    crowd: int = 0
     include_zero: bool = True
     learning: Settings = field(default_factory=Settings)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)

@@ -165,7 +165,7 @@ def measure_step(shape: Shape, recipe: str, *, repeats: int = 15) -> dict[str, f
     """Time a training step of a recipe, and the shares of inference, of the update of W, and of all the rest in it."""
     parameters, images = make_problem(replace(shape, batch=N_STEPS * shape.batch))
     chosen: dict[str, Any] = {"n_epochs": 1, "batch_size": shape.batch, "n_grid": shape.n_grid, "metric": "euclidean"}
-    settings = replace(load_recipe(recipe).learning, **chosen, hot_images=0.0, reseed_overlap=1.0)
+    settings = replace(load_recipe(recipe).learning, **chosen, reseed_overlap=1.0)
     engine = make_engine(settings.posterior, parameters.frequencies, settings.n_grid)
     codes = infer_codes(parameters, images, engine)
     expectation = expect_pose(parameters, images, codes, engine)
