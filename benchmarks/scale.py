@@ -79,7 +79,7 @@ def own_naturals(torus_dim: int, n_irreps: int, n_images: int) -> tuple[Tensor, 
 
 def learning_settings() -> Settings:
     """Return the default recipe without what happens only now and then: two steps have one M-step."""
-    values: dict[str, Any] = {"batch_size": 100, "hot_images": 0.0, "reseed_overlap": 1.0, "first_memory": 20.0}
+    values: dict[str, Any] = {"batch_size": 100, "reseed_overlap": 1.0, "first_memory": 20.0}
     return replace(load_recipe("best").learning, **values)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from liesparse import stiefel, torus
 from liesparse.initialization import PAPER_NOISE
-from liesparse.model import Parameters, Planes
+from liesparse.model import Parameters
 from liesparse.posterior import Engine, natural_parameters
 
 MOST_IMAGES = 6000  # among which neighbours are looked for
@@ -33,6 +33,9 @@ N_SORTED, N_ROUNDS, LAST_ROUNDS = 1500, 10, 3  # images that are sorted by shape
 ALIKE, LEAST_SHARE = 0.95, 0.2  # overlap of one shape in two poses; images of a shape, over those of a usual one
 
 Coords = Float[Tensor, "image column"]  # of images in the span of the first W
+Planes = Float[Tensor, "image irrep 2"]
+Shape = Float[Tensor, "irrep 2"]
+Shapes = Float[Tensor, "component irrep 2"]
 
 
 class PairStart(NamedTuple):
@@ -128,14 +131,14 @@ def _learn_motion(
     return turn, limit
 
 
-def _carry(source: Planes, onto: Planes, parameters: Parameters, engine: Engine) -> tuple[Planes, Planes]:
+def _carry(source: Shape | Planes, onto: Planes, parameters: Parameters, engine: Engine) -> tuple[Planes, Planes]:
     """Return R̄u and R̄ᵀu', where R̄ is expected to carry the first image, or one for all, into the second."""
     source = source.expand_as(onto)
     rotation = engine.moments(natural_parameters(source, onto, parameters.noise_std, parameters.pose_prior)).rotation
     return torus.apply_mean_rotation(source, rotation), torus.apply_mean_rotation_transposed(onto, rotation)
 
 
-def sort_images(planes: Planes, shapes: Planes, parameters: Parameters, engine: Engine) -> Planes:
+def sort_images(planes: Planes, shapes: Shapes, parameters: Parameters, engine: Engine) -> Shapes:
     """Return shapes as the means of the images that each explains best, all carried to one pose: k-means with motion.
 
     A shape that few images choose, or that is another one in some pose, starts anew as the image that explains most
@@ -162,7 +165,7 @@ def sort_images(planes: Planes, shapes: Planes, parameters: Parameters, engine: 
     return _align(_unit(shapes), parameters, engine)
 
 
-def _align(shapes: Planes, parameters: Parameters, engine: Engine) -> Planes:
+def _align(shapes: Shapes, parameters: Parameters, engine: Engine) -> Shapes:
     """Return the shapes in poses in which they overlap: FISTA finds the pose of an image from all of them at once."""
     together, aligned = shapes[0], [shapes[0]]
     for shape in shapes[1:]:
@@ -177,7 +180,7 @@ def _unit(planes: Planes) -> Planes:
     return planes / planes.flatten(1).norm(dim=1)[:, None, None].clamp(min=1e-12)
 
 
-def _score(shape: Planes, planes: Planes, parameters: Parameters, engine: Engine) -> tuple[Tensor, Planes]:
+def _score(shape: Shape, planes: Planes, parameters: Parameters, engine: Engine) -> tuple[Tensor, Planes]:
     """Return the overlap of a shape with images in their most probable poses, and the images carried back to it."""
     moved, returned = _carry(shape, planes, parameters, engine)
     return (moved * planes).sum(dim=(1, 2)), returned

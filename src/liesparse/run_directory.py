@@ -99,6 +99,9 @@ def measure(
         "multimodal_share": health.multimodal_share,
         **found.registered,
     }
+    if coder.verdict_ is not None:
+        names = ("found", "n_motions", "explained", "plain_snr")
+        metrics |= {f"verdict_{name}": getattr(coder.verdict_, name) for name in names}
     natural = pose_natural(model, few, infer_codes(model, few, engine))
     sample_size = float(engine.effective_sample_size(natural).min())
     if math.isfinite(sample_size):

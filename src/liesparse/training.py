@@ -30,6 +30,7 @@ from liesparse.parallel import ALONE, READER_DIED, Group, LostError
 from liesparse.recipes import EvaluationSettings, Recipe
 from liesparse.settings import MOST_IRREPS, ModelSettings, Settings
 from liesparse.state import Progress, State
+from liesparse.verdict import Verdict, judge
 
 N_MONITORED = 200  # images from which the health of each epoch is read
 FIRST_FREQUENCIES = 24  # of one axis, before the lattice is fitted
@@ -70,6 +71,7 @@ class Trained(NamedTuple):
     parameters: Parameters
     history: History
     n_steps: int
+    verdict: Verdict | None = None  # whether a motion was found; None where nobody looked
 
 
 def learn_model(
@@ -92,10 +94,13 @@ def learn_model(
     """
     if monitor_images is None:
         monitor_images = images[torch.randperm(len(images), generator=generator)[:N_MONITORED].to(images.device)]
-    if start is None:
-        start = choose_start(images, model, recipe, generator=generator, monitor_images=monitor_images).parameters
-    return train(
-        start,
+    chosen = (
+        choose_start(images, model, recipe, generator=generator, monitor_images=monitor_images)
+        if start is None
+        else Start(start)
+    )
+    trained = train(
+        chosen.parameters,
         images if source is None else source,
         recipe.learning,
         generator=generator,
@@ -105,6 +110,18 @@ def learn_model(
         callback=callback,
         group=group,
     )
+    if group.rank > 0:
+        return trained
+    verdict = judge(
+        trained.parameters,
+        monitor_images,
+        images,
+        recipe.evaluation.make_engine(trained.parameters),
+        pair_share=chosen.pair_share,
+        n_starts=recipe.n_init,
+        n_agreed=chosen.n_agreed,
+    )
+    return trained._replace(verdict=verdict)
 
 
 class Start(NamedTuple):

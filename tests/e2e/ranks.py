@@ -25,7 +25,7 @@ N_IMAGES, BATCH = 213, 15
 COMMON = Settings(
     n_epochs=8, batch_size=BATCH, n_grid=16, n_code_steps=8, code_start=0.2, group_rate=0.02, reseed_overlap=0.8
 )
-EM = replace(COMMON, posterior="adaptive", method="em", first_memory=10.0, hot_images=1000.0)
+EM = replace(COMMON, posterior="adaptive", method="em", first_memory=10.0)
 METHODS = {"gradient": COMMON, "em": EM, "one shape": EM, "stream": COMMON}
 
 

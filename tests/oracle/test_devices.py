@@ -66,7 +66,7 @@ def step(parameters, images, settings, engine):
 
 
 def settings_of(method, metric="canonical"):
-    return replace(SETTINGS, method=method, metric=metric, batches_per_update=1, hot_images=1.0, first_memory=1.0)
+    return replace(SETTINGS, method=method, metric=metric, batches_per_update=1, first_memory=1.0)
 
 
 @pytest.fixture

@@ -158,11 +158,11 @@ def test_a_short_run_learns_to_its_end(make_model, draw, monkeypatch):
     steps, shares, maximize, average = [], [], em.maximize, em.average
     monkeypatch.setattr(em, "maximize", lambda *given: steps.append(len(shares)) or maximize(*given))
     monkeypatch.setattr(em, "average", lambda *given: shares.append(given[-1]) or average(*given))
-    settings = Settings(n_epochs=2, batch_size=10, n_grid=12, method="em", first_memory=4.0, hot_images=1000.0)
+    settings = Settings(n_epochs=2, batch_size=10, n_grid=12, method="em", first_memory=4.0)
     learn(model, images, settings, generator=torch.Generator().manual_seed(5))
     assert steps == list(range(2, 21, 2))
-    assert shares[1:6] == [10 / 12] * 5  # the first phase: three tenths of twenty batches
-    assert shares[6:] == sorted(shares[6:], reverse=True)
+    assert shares[1] > 0.5  # of not much more than twelve images
+    assert shares == sorted(shares, reverse=True)
     assert shares[-1] == 10 / 200  # all that was seen, though the memory would be 3 × 1000
 
 

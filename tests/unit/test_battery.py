@@ -52,7 +52,7 @@ def test_a_shape_without_a_template_is_missing():
 
 
 def test_a_cell_is_learned_and_counted_in_the_table():
-    recipe = load_recipe("best").with_values({"learning.n_epochs": 1, "n_init": 2})
+    recipe = load_recipe("best").with_values({"learning.n_epochs": 1, "n_init": 2, "start": "data"})
     cell = run_cell("signals", True, 7, recipe)
     assert (cell.problem, cell.n_components, cell.seed, cell.starts) == ("signals", 6, 7, 2)
     solved = Cell("signals", 3, 0, True, 40.0, (1.0,), 1.0, 1.0, 0, 4, 1.0)

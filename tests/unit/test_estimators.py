@@ -18,12 +18,12 @@ from liesparse import LieSparseCoder, SparseCoder, narrow_prior, save_model
 from liesparse.checkpoint import list_checkpoints
 from liesparse.training import Interrupted
 
-SETTINGS = {"learning.batch_size": 100, "n_init": 1}
+SETTINGS = {"learning.batch_size": 100}
 SMALL = {"n_components": 3, "n_irreps": 6, "n_epochs": 2, "settings": SETTINGS, "random_state": 0}
 
 
 @pytest.mark.slow
-@parametrize_with_checks([LieSparseCoder(n_epochs=12, settings={"n_init": 1}), SparseCoder()])
+@parametrize_with_checks([LieSparseCoder(n_epochs=12, settings={"start": "data"}), SparseCoder()])
 def test_scikit_learn_contract(estimator, check):
     check(estimator)
 

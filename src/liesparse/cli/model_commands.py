@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from liesparse.cli.common import DataDir, JsonOption, ProgressBar, console, explained, fail, write_numbers
-from liesparse.cli.train import print_metrics
+from liesparse.cli.train import print_metrics, print_verdict
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -78,6 +78,7 @@ def evaluate(run: RunArgument, data: OtherData = None, data_dir: DataDir = None,
     metrics = measure(opened.coder, opened.baseline, loaded.test)
     write_numbers(metrics, json)
     print_metrics(metrics)
+    print_verdict(opened.coder)
 
 
 @explained()

@@ -97,29 +97,31 @@ def battery(
 ) -> None:
     """Learn many kinds of images with a known motion at the defaults, and say which were solved.
 
-    Each problem is learned with as many templates as shapes, and with twice as many. After each cell the JSON file
-    is written, so Ctrl-C loses at most the cells that were being learned.
+    Each problem is learned with as many templates as shapes, and with twice as many; controls, in which nothing is to
+    be found, show whether the verdict of learning notices. After each cell the JSON file is written, so Ctrl-C loses
+    at most the cells that were being learned.
     """
     import os
 
     from liesparse.recipes import load_recipe, parse_values
     from liesparse.reproduce import battery as work
 
-    names = _choose_rows(problems, list(work.PROBLEMS))
+    names = _choose_rows(problems, [*work.PROBLEMS, *work.CONTROLS])
     with explained(code=2):
         recipe = load_recipe("best").with_values(parse_values(values or []))
-    total = 2 * seeds * len(names)
+    total = seeds * sum(1 if name in work.CONTROLS else 2 for name in names)
     cells: list[work.Cell] = []
     with common.ProgressBar("battery") as bar:
         orders = work.run_battery(names, list(range(first_seed, first_seed + seeds)), recipe, os.cpu_count() or 1)
         for cell in orders:
             cells.append(cell)
-            verdict = "solved" if cell.solved else "not solved"
+            verdict = "control" if cell.problem in work.CONTROLS else "solved" if cell.solved else "not solved"
             what = f"{cell.problem}, {cell.n_components} templates, seed {cell.seed}: {verdict}, SNR {cell.snr:.1f}"
             bar.show(what, len(cells), total, line=True)
             if str(json) != "-":
                 common.write_numbers([one._asdict() for one in cells], json)
-    common.print_table("Solved cells", *work.table(cells, names))
+    common.print_table("Solved cells", *work.table(cells, [name for name in names if name in work.PROBLEMS]))
+    common.print_table("The verdict, which is not told the truth", *work.verdict_table(cells))
     if str(json) == "-":
         common.write_numbers([one._asdict() for one in cells], json)
 

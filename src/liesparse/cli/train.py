@@ -63,6 +63,7 @@ def train(
     if metrics is not None:  # else another process has them
         common.write_numbers(metrics, json)
         print_metrics(metrics)
+        print_verdict(coder)
         console.print(f"The run is in {out}. Next: liesparse report {out}")
 
 
@@ -145,6 +146,12 @@ def _learn(coder: LieSparseCoder, loaded: LoadedData, group: Group) -> None:
     coder.set_params(callbacks=None, checkpoint_dir=None)
 
 
+def print_verdict(coder: LieSparseCoder) -> None:
+    """Say whether learning found a motion, where somebody looked."""
+    if coder.verdict_ is not None:
+        console.print(str(coder.verdict_), style="bold" if coder.verdict_.found else "bold yellow")
+
+
 def print_metrics(metrics: dict[str, Any]) -> None:
     """Show the model beside plain sparse coding."""
     rows = [
@@ -194,6 +201,7 @@ def demo(
             save_run(Run(out, coder, None, how | {"interrupted_at_step": state.step}, {}))
             raise KeyboardInterrupt(f"Stopped at step {state.step}; the model so far is in {out}.") from None
     print_metrics(result.metrics)
+    print_verdict(result.coder)
     console.print(f"Took {result.metrics['total_seconds']:.0f} s.")
     save_run(Run(out, result.coder, result.baseline, how, result.metrics))
     files.write_atomically(out / "demo.png", figures.to_png(result.figure))

@@ -25,6 +25,7 @@ from liesparse.recipes import Recipe, names
 from liesparse.settings import ModelSettings
 from liesparse.state import Progress, State
 from liesparse.training import CheckpointPolicy, History, Interrupted, Trained, learn_model, make_start
+from liesparse.verdict import Verdict, read_verdict
 
 N_START = 2000  # images of a stream from which learning starts
 
@@ -91,6 +92,8 @@ class LieSparseCoder(PosedCoder):
         Batches that were learned from.
     history_ : list of dict
         Health after each epoch on up to 200 of the training images.
+    verdict_ : Verdict or None
+        Whether ``fit`` found a motion, and on what evidence: ``print(coder.verdict_)``. None where nobody looked.
     n_features_in_, image_shape_
         Size and shape of an image.
     """
@@ -120,6 +123,7 @@ class LieSparseCoder(PosedCoder):
         image_shape: tuple[int, ...] | None = None,
         *,
         history: History | None = None,
+        verdict: Verdict | None = None,
         **settings: Any,
     ) -> LieSparseCoder:
         """Return a fitted estimator around a model from elsewhere, such as :func:`liesparse.load_model`."""
@@ -130,7 +134,7 @@ class LieSparseCoder(PosedCoder):
         known = {name: getattr(model, name) for name in names} | {"dtype": str(model.dtype).removeprefix("torch.")}
         estimator = cls(**known, **settings)
         estimator.image_shape_, estimator.n_features_in_ = tuple(shape), model.n_pixels
-        return estimator._set_model(Trained(model.validate(), list(history or []), 0))
+        return estimator._set_model(Trained(model.validate(), list(history or []), 0, verdict))
 
     def fit(self, X: Any, y: Any = None, *, group: Group = ALONE) -> LieSparseCoder:  # noqa: ARG002
         """Learn shapes and transformations from images; the processes of ``group`` share each batch.
@@ -227,7 +231,7 @@ class LieSparseCoder(PosedCoder):
         return self.model_.noise_std
 
     def _set_model(self, trained: Trained) -> LieSparseCoder:
-        model, self.history_, self.n_iter_ = trained
+        model, self.history_, self.n_iter_, self.verdict_ = trained
         self.model_ = model.to(choose_device(self.device))
         self.components_ = to_cpu(self.model_.dictionary.T).contiguous().numpy()
         self.group_basis_ = to_cpu(self.model_.group_basis).numpy()
@@ -240,7 +244,8 @@ class LieSparseCoder(PosedCoder):
 
     def _pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         header, tensors = pack_parameters(self.model_)
-        return header | super()._pack()[0], tensors
+        verdict = self.verdict_ and self.verdict_._asdict()
+        return header | super()._pack()[0] | {"verdict": verdict}, tensors
 
     def _unpack(self, sealed: Sealed, path: str | Path) -> None:
         if isinstance(self.pose_prior, dict):
@@ -256,4 +261,4 @@ class LieSparseCoder(PosedCoder):
         model = unpack_parameters(sealed, path)
         if model.n_pixels != self.n_features_in_:
             reject("path", f"an image shape of {model.n_pixels} pixels", str(self.image_shape_), "Use another copy.")
-        self._set_model(Trained(model, self.history_, self.n_iter_))
+        self._set_model(Trained(model, self.history_, self.n_iter_, read_verdict(sealed.header.get("verdict"), path)))

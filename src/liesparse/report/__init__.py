@@ -97,7 +97,8 @@ def write_report(
 def _summary(found: Findings) -> Values:
     """Say the whole report in a few sentences."""
     ours, theirs = found.ours, found.theirs
-    text = f"Held-out images are explained with an SNR of {number(ours.snr)}"
+    text = f"{found.verdict} " if found.verdict is not None else ""
+    text += f"Held-out images are explained with an SNR of {number(ours.snr)}"
     if theirs is not None:
         text += f", {number(ours.snr / theirs.snr, 2)} times that of plain sparse coding ({number(theirs.snr)})"
     text += f", by {ours.active_codes:.1f} shapes per image"

@@ -50,7 +50,8 @@ class Findings:
         factors: Float[Tensor, "image factor"] | None = None,
         factor_names: tuple[str, ...] = (),
     ) -> None:
-        model = self.model = coder.model_
+        model, self.verdict = coder.model_, coder.verdict_
+        self.model = model
         coloured = len(image_shape) == 3 and image_shape[2] == 3
         if (len(image_shape) not in (1, 2) and not coloured) or math.prod(image_shape) != model.n_pixels:
             expected = f"(height, width) or (height, width, 3) with {model.n_pixels} pixels"

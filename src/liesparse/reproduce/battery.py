@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,6 +52,8 @@ class Problem:
     n_shapes: int = 10
     torus_dim: int = 2
     period: float | None = None
+    control: bool = False  # nothing is to be found, or not yet
+    values: Mapping[str, Any] = field(default_factory=dict)  # of the recipe
 
 
 class Cell(NamedTuple):
@@ -68,6 +70,10 @@ class Cell(NamedTuple):
     missing: int  # shapes that are the main one of no template
     starts: int
     seconds: float
+    found: bool  # what the verdict says, without the truth
+    explained: float
+    effects: tuple[float, ...]
+    plain_snr: float
 
 
 def drawn_shapes() -> Tensor:
@@ -138,6 +144,26 @@ def noisy_translations(n_images: int, generator: torch.Generator) -> Transformed
     return made._replace(images=torch.nn.functional.normalize(made.images + noise, dim=1))
 
 
+def _still(n_images: int, generator: torch.Generator) -> TransformedImages:
+    """Repeat ten digits with a little noise; nothing moves."""
+    made = translations(n_images, max_shift=0, generator=generator)
+    noise = 0.2 * torch.nn.functional.normalize(torch.randn(made.images.shape, generator=generator), dim=1)
+    return made._replace(images=torch.nn.functional.normalize(made.images + noise, dim=1))
+
+
+def _shuffled(n_images: int, generator: torch.Generator) -> TransformedImages:
+    """Shift digits, then shuffle the pixels of each image anew."""
+    made = translations(n_images, generator=generator)
+    order = torch.rand(made.images.shape, generator=generator).argsort(dim=1)
+    return made._replace(images=made.images.gather(1, order))
+
+
+def _noise(n_images: int, generator: torch.Generator) -> TransformedImages:
+    made = translations(n_images, generator=generator)
+    noise = torch.randn(made.images.shape, generator=generator)
+    return made._replace(images=torch.nn.functional.normalize(noise, dim=1))
+
+
 def _small_digits(n_images: int, generator: torch.Generator) -> TransformedImages:
     sources = torch.nn.functional.avg_pool2d(embedded_digits()[None, :4], 2)[0]
     return translations(n_images, max_shift=3.5, sources=sources, generator=generator)
@@ -159,9 +185,19 @@ PROBLEMS = {
 }
 
 
+EARLY = {"start": "data", "learning.n_epochs": 2}
+CONTROLS = {
+    "still": Problem(_still, 3000, control=True),
+    "shuffled": Problem(_shuffled, 3000, control=True),
+    "noise": Problem(_noise, 3000, control=True),
+    "stopped-early": Problem(lambda n, g: translations(n, generator=g), 3000, control=True, values=EARLY),
+}
+
+
 def run_cell(name: str, twice: bool, seed: int, recipe: Recipe | None = None) -> Cell:
     """Learn one cell at the defaults and compare it with the truth."""
-    problem, recipe = PROBLEMS[name], recipe or load_recipe("best")
+    problem = (PROBLEMS | CONTROLS)[name]
+    recipe = (recipe or load_recipe("best")).with_values(problem.values)
     generator = torch.Generator().manual_seed(seed)
     together = problem.make(problem.n_images + N_TEST, generator)  # of the same shapes
     images, labels, factors = (part[problem.n_images :] for part in together[:3])
@@ -172,7 +208,9 @@ def run_cell(name: str, twice: bool, seed: int, recipe: Recipe | None = None) ->
     trained = learn_model(together.images[: problem.n_images], model, recipe, generator=generator)
     seconds = time.monotonic() - began
     truth = compare_with_truth(trained.parameters, test, recipe, problem)
-    return Cell(problem=name, n_components=n_components, seed=seed, starts=recipe.n_init, seconds=seconds, **truth)
+    assert trained.verdict is not None  # this process is the only one
+    said = {name: getattr(trained.verdict, name) for name in ("found", "explained", "effects", "plain_snr")}
+    return Cell(name, n_components, seed, starts=recipe.n_init, seconds=seconds, **truth, **said)
 
 
 def compare_with_truth(
@@ -198,7 +236,8 @@ def compare_with_truth(
     median, worst = matches.median(dim=0).values, float(matches.min())
     sorted_well = (one_to_one if parameters.n_components == problem.n_shapes else purity) >= PURE
     return {
-        "solved": bool(median.min() >= MEDIAN_R and worst >= WORST_R and sorted_well and not missing),
+        "solved": not problem.control
+        and bool(median.min() >= MEDIAN_R and worst >= WORST_R and sorted_well and not missing),
         "snr": float(snr(test.images, reconstruct(parameters, codes, poses)).mean()),
         "R": tuple(median.tolist()),
         "worst_R": worst,
@@ -214,10 +253,24 @@ def _run_alone(arguments: tuple[str, bool, int, Recipe]) -> Cell:
 
 def run_battery(problems: list[str], seeds: list[int], recipe: Recipe, n_processes: int) -> Iterator[Cell]:
     """Yield the cells as they are done; each has a thread of its own."""
-    orders = [(name, twice, seed, recipe) for seed in seeds for name in problems for twice in (False, True)]
+    orders = [
+        (name, twice, seed, recipe)
+        for seed in seeds
+        for name in problems
+        for twice in ((False,) if name in CONTROLS else (False, True))
+    ]
     with ProcessPoolExecutor(n_processes, mp_context=get_context("spawn")) as pool:
         for future in as_completed([pool.submit(_run_alone, order) for order in orders]):
             yield future.result()
+
+
+def verdict_table(cells: list[Cell]) -> tuple[list[str], list[list[str]]]:
+    """Return head and lines: how often the verdict says that a motion was found, where it was and where it was not."""
+    lines = []
+    for kind, solved in (("solved cells", True), ("all others, and controls without a motion", False)):
+        mine = [cell for cell in cells if cell.solved == solved]
+        lines.append([kind, f"{sum(cell.found for cell in mine)} of {len(mine)}"])
+    return ["", "the verdict says: found"], lines
 
 
 def table(cells: list[Cell], names: list[str]) -> tuple[list[str], list[list[str]]]:
@@ -229,7 +282,8 @@ def table(cells: list[Cell], names: list[str]) -> tuple[list[str], list[list[str
             mine = [
                 cell
                 for cell in cells
-                if name in (cell.problem, "all") and twice == (cell.n_components > PROBLEMS[cell.problem].n_shapes)
+                if name in (cell.problem, "all")
+                and twice == (cell.n_components > (PROBLEMS | CONTROLS)[cell.problem].n_shapes)
             ]
             solved = f"{sum(cell.solved for cell in mine)} of {len(mine)}"
             snrs = torch.tensor([cell.snr for cell in mine] or [math.nan])

@@ -136,7 +136,9 @@ def run_demo(settings: DemoSettings, *, report: Watch | None = None) -> DemoResu
     )
     seconds = time.monotonic() - began
     model, history = trained.parameters, trained.history
-    coder = LieSparseCoder.from_model(model, IMAGE_SHAPE, history=history, random_state=settings.seed)
+    coder = LieSparseCoder.from_model(
+        model, IMAGE_SHAPE, history=history, verdict=trained.verdict, random_state=settings.seed
+    )
     baseline = SparseCoder(coder.n_components, n_epochs=5, random_state=settings.seed).fit(images)
     metrics = measure(coder, baseline, test) | {"training_seconds": round(seconds, 1), **asdict(settings)}
     metrics["total_seconds"] = round(time.monotonic() - began, 1)

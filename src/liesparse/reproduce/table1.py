@@ -132,7 +132,7 @@ def find_or_learn(order: Order, images: RowImages, tell: Tell) -> Run:
         callback=watch,
     )
     seconds = time.monotonic() - began
-    coder = LieSparseCoder.from_model(trained.parameters, IMAGE_SHAPE, history=trained.history)
+    coder = LieSparseCoder.from_model(trained.parameters, IMAGE_SHAPE, history=trained.history, verdict=trained.verdict)
     metrics = measure(coder, None, images.test, order.recipe.evaluation) | {"training_seconds": round(seconds, 1)}
     run = Run(folder, coder, None, settings, metrics)
     save_run(run)

@@ -1,0 +1,157 @@
+"""Did learning find a motion? What the model and the images alone can say, without any truth.
+
+A motion was found where the model explains the pictures (all but their noise), where pictures of one template lie in
+different poses and look different there, and where plain sparse coding with as many free numbers explains less.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from liesparse import torus
+from liesparse._checks import reject
+from liesparse.baselines import SparseCodingSettings, infer_sparse_codes, learn_sparse_coding
+from liesparse.devices import to_cpu
+from liesparse.inference import infer_codes, map_poses
+from liesparse.metrics import snr
+from liesparse.model import Parameters, reconstruct
+from liesparse.posterior import Engine
+
+LEAST_EXPLAINED = 0.85  # of the pictures, noise apart
+BETTER = 0.7  # what is left, over what plain sparse coding leaves, noise apart in both
+MOST_NOISE = 0.99
+LEAST_EFFECT = 0.02  # share of a picture that must change along a motion
+N_PLAIN, PLAIN_EPOCHS = 4000, 4  # images and passes of plain sparse coding
+NUMBERS = {0: "no motion", 1: "one motion", 2: "two motions", 3: "three motions"}
+
+
+class Verdict(NamedTuple):
+    """Whether a motion was found, and on what evidence."""
+
+    found: bool
+    n_motions: int  # independent directions in which pictures of one template differ
+    torus_dim: int
+    explained: float  # share of the pictures, noise apart
+    effects: tuple[float, ...]  # share of a picture that changes along each direction of the poses, largest first
+    snr: float
+    plain_snr: float  # of plain sparse coding with as many free numbers
+    pair_share: float | None = None  # of any two images, those that the motion carries into each other
+    n_starts: int = 1
+    n_agreed: int = 1  # starts that found the same share
+
+    def __str__(self) -> str:
+        """Return the verdict in one or two sentences."""
+        evidence = (
+            f"{self.explained:.0%} of the pictures explained (noise apart); SNR {self.snr:.1f}, plain sparse coding "
+            f"with as many free numbers {self.plain_snr:.1f}"
+        )
+        if self.n_starts > 1:
+            evidence += f"; {self.n_agreed} of {self.n_starts} starts agree"
+        if self.found:
+            unused = self.torus_dim - self.n_motions
+            rest = f"; {unused} {'axis is' if unused == 1 else 'axes are'} unused" if unused else ""
+            return f"Found {NUMBERS.get(self.n_motions, f'{self.n_motions} motions')}{rest}: {evidence}."
+        return f"No motion found: {evidence}. {self.advice}"
+
+    @property
+    def advice(self) -> str:
+        """What to try next where nothing was found."""
+        if not self.n_motions:
+            return "The pictures of each template do not move: plain sparse coding is enough for them."
+        if self.explained < LEAST_EXPLAINED:
+            return (
+                "Much of the pictures is left: try more templates (--components), another --torus-dim, more images, "
+                "or another --seed; `liesparse suggest DATA` compares some."
+            )
+        return "Plain sparse coding explains as much without any motion: try fewer templates, or more images."
+
+
+@torch.no_grad()
+def judge(
+    parameters: Parameters,
+    images: Float[Tensor, "image pixel"],
+    training_images: Float[Tensor, "more pixel"],
+    engine: Engine,
+    *,
+    pair_share: float | None = None,
+    n_starts: int = 1,
+    n_agreed: int = 1,
+) -> Verdict:
+    """Return the verdict on a model from ``images``; plain sparse coding learns from ``training_images``."""
+    codes = infer_codes(parameters, images, engine)
+    poses = map_poses(parameters, images, codes, engine)
+    found = reconstruct(parameters, codes, poses)
+    effects = motion_effects(parameters, codes, poses)
+    plainly = plain_reconstructions(parameters, images, training_images)
+    noise = noise_share(parameters, images)
+    left, plain_left = (float((images - one).square().sum(dim=1).mean()) - noise for one in (found, plainly))
+    explained = min(1.0, max(0.0, 1 - left / (1 - noise)))
+    n_motions = sum(effect >= LEAST_EFFECT for effect in effects)
+    good = explained >= LEAST_EXPLAINED and n_motions > 0 and left < BETTER * plain_left
+    ours, plain = (float(snr(images, one).mean()) for one in (found, plainly))
+    return Verdict(
+        good, n_motions, parameters.torus_dim, explained, effects, ours, plain, pair_share, n_starts, n_agreed
+    )
+
+
+def noise_share(parameters: Parameters, images: Float[Tensor, "image pixel"]) -> float:
+    """Return how much of the energy of the images is white noise: in each pixel as much as outside the span of W."""
+    n_pixels, n_columns = parameters.group_basis.shape
+    outside = 1 - float((images @ parameters.group_basis).square().sum(dim=1).mean())
+    return min(MOST_NOISE, max(0.0, outside) * n_pixels / (n_pixels - n_columns)) if n_pixels > n_columns else 0.0
+
+
+def motion_effects(
+    parameters: Parameters, codes: Float[Tensor, "image component"], poses: Float[Tensor, "image torus"]
+) -> tuple[float, ...]:
+    """Return how much a picture changes along each principal direction of the poses: 0 not at all, 1 all of it.
+
+    The poses are taken about the mean of their template. Along a direction each picture is moved to that mean.
+    """
+    moved = reconstruct(parameters, codes, poses)
+    energy = float(moved.square().sum())
+    if not energy > 0:
+        return (0.0,) * parameters.torus_dim
+    largest = codes.argmax(dim=1)
+    apart = torch.zeros_like(poses)
+    for template in largest.unique().tolist():
+        rows = largest == template
+        mean = torch.polar(torch.ones_like(poses[rows]), poses[rows]).mean(dim=0).angle()
+        apart[rows] = torus.wrap(poses[rows] - mean)
+    directions = torch.linalg.eigh(apart.T @ apart).eigenvectors
+    effects = []
+    for direction in directions.T:
+        still = reconstruct(parameters, codes, poses - (apart @ direction)[:, None] * direction)
+        effects.append(float((moved - still).square().sum()) / (2 * energy))
+    return tuple(sorted(effects, reverse=True))
+
+
+def plain_reconstructions(
+    parameters: Parameters, images: Float[Tensor, "image pixel"], training_images: Float[Tensor, "more pixel"]
+) -> Float[Tensor, "image pixel"]:
+    """Return the images as plain sparse coding has them, with as many free numbers as Φ and W, at the same λ and σ."""
+    n_pixels, n_columns = parameters.group_basis.shape
+    in_basis = n_pixels * n_columns - n_columns * (n_columns + 1) // 2
+    some = to_cpu(training_images[:: -(-len(training_images) // N_PLAIN)])
+    n_components = min(parameters.n_components + -(-in_basis // n_pixels), len(some))
+    shared: dict[str, Any] = {"noise_std": parameters.noise_std, "sparsity": parameters.sparsity}
+    settings = SparseCodingSettings(n_epochs=PLAIN_EPOCHS, **shared)
+    dictionary = learn_sparse_coding(some, n_components, settings, generator=torch.Generator().manual_seed(0))
+    codes = infer_sparse_codes(dictionary, to_cpu(images), **shared)
+    return (codes @ dictionary.T).to(images)
+
+
+def read_verdict(saved: object, path: object) -> Verdict | None:
+    """Return the verdict that a file holds as JSON; files from before there were verdicts hold none."""
+    if saved is None:
+        return None
+    numbers = saved if isinstance(saved, dict) and set(saved) == set(Verdict._fields) else {}
+    effects, others = numbers.get("effects"), [value for name, value in numbers.items() if name != "effects"]
+    plain = all(isinstance(value, int | float | None) for value in others)
+    if not numbers or not plain or not isinstance(effects, list) or not all(isinstance(e, float) for e in effects):
+        reject("path", "a saved verdict", str(path), "Use another copy.")
+    return Verdict(**numbers | {"effects": tuple(effects)})

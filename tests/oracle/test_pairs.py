@@ -1,0 +1,96 @@
+"""The motion from pairs of images: neighbours by brute force, and groups that are known."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from liesparse.data import embedded_digits, translations
+from liesparse.inference import infer_codes, map_poses
+from liesparse.initialization import known_translation
+from liesparse.metrics import torus_match
+from liesparse.pairs import find_neighbours, sort_images, start_from_pairs
+from liesparse.posterior import AdaptiveEngine
+from liesparse.recipes import load_recipe
+from liesparse.reproduce.battery import shifted_signals
+from liesparse.settings import ModelSettings
+from liesparse.training import choose_start, make_start
+
+
+def test_neighbours_are_the_nearest_that_are_not_the_same(rng):
+    rows = torch.nn.functional.normalize(torch.randn(1300, 5, generator=rng), dim=1)
+    found = find_neighbours(rows, 4, 0.9)
+    overlaps = rows @ rows.T
+    for image in (0, 700, 1299):  # in the first and in the last block
+        allowed = [i for i in overlaps[image].argsort(descending=True).tolist() if overlaps[image, i] <= 0.9]
+        assert sorted(found[image].tolist()) == sorted(allowed[:4])
+    assert find_neighbours(rows[:3], 4, 1.1).shape == (3, 2)  # fewer than asked for, and not itself
+
+
+@pytest.mark.slow
+def test_random_signals_are_found_by_most_starts():
+    """Two signals, shifted round a circle: the motion, which signal is where, and that there are two."""
+    recipe, solved = load_recipe("best"), 0
+    for seed in range(4):
+        data = shifted_signals(1500, torch.Generator().manual_seed(seed), n_signals=2, length=24)
+        model = ModelSettings(2, torus_dim=1)
+        start = make_start(data.images, model, recipe, generator=torch.Generator().manual_seed(seed))
+        engine = AdaptiveEngine(start.parameters.frequencies)
+        codes = infer_codes(start.parameters, data.images, engine)
+        poses, winners = map_poses(start.parameters, data.images, codes, engine), codes.argmax(dim=1)
+        agreement = [
+            torus_match(data.factors[winners == k], poses[winners == k], 2 * torch.pi)[0]
+            for k in (0, 1)
+            if (winners == k).sum() > 10
+        ]
+        pure = float(torch.stack([data.labels == winners, data.labels != winners]).float().mean(dim=1).max())
+        solved += min(agreement) > 0.95 and pure > 0.95 and 0.4 < start.pair_share < 0.6
+    assert solved >= 3
+
+
+def test_images_are_sorted_by_shape_when_the_motion_is_known():
+    """Started from four digits in other poses, one of them twice: each shape is found, and the others are means."""
+    digits = embedded_digits()[:4]
+    model = known_translation(digits, n_irreps=40)
+    engine = AdaptiveEngine(model.frequencies)
+    data = translations(400, wrap=True, sources=digits, generator=torch.Generator().manual_seed(2))
+    planes = model.to_planes(data.images)
+    shapes = sort_images(planes, planes[[0, 4, 1, 2]], model, engine)  # the third digit is missing
+    found = torch.nn.functional.normalize(shapes.flatten(1), dim=1).unflatten(1, (-1, 2))
+    truth = torch.nn.functional.normalize(model.to_planes(model.dictionary.T).flatten(1), dim=1).unflatten(1, (-1, 2))
+    best = torch.stack(
+        [
+            engine.modes(torch.stack(((u * v).sum(-1), u[..., 0] * v[..., 1] - u[..., 1] * v[..., 0]), -1)).log_density[
+                :, 0
+            ]
+            for u in found
+            for v in [truth]
+        ]
+    )
+    assert_close(best.amax(dim=0), torch.ones(4), atol=0.02, rtol=0)
+    assert sorted(best.argmax(dim=1).tolist()) == [0, 1, 2, 3]
+
+
+def test_the_start_stays_in_its_span_and_repeats(rng):
+    data = shifted_signals(300, rng, n_signals=2, length=30)
+    recipe = load_recipe("best").with_values({"start": "data"})
+    start = make_start(data.images, ModelSettings(3, n_irreps=8, torus_dim=1), recipe, generator=rng).parameters
+    engine = AdaptiveEngine(start.frequencies)
+    first, again = (
+        start_from_pairs(start, data.images, engine, generator=torch.Generator().manual_seed(4)) for _ in range(2)
+    )
+    W, turned = start.group_basis, first.parameters.group_basis
+    assert_close(W @ (W.T @ turned), turned, atol=1e-5, rtol=0)
+    assert_close(turned.T @ turned, torch.eye(16), atol=1e-5, rtol=0)
+    assert turned.equal(again.parameters.group_basis)
+    assert 0 <= first.share <= 1
+    assert_close(first.parameters.dictionary.norm(dim=0), torch.ones(3))
+
+
+def test_several_starts_say_how_many_agree(rng):
+    data = shifted_signals(300, rng, n_signals=2, length=20)
+    recipe = load_recipe("best").with_values({"n_init": 2, "learning.n_epochs": 1})
+    model = ModelSettings(2, torus_dim=1)
+    start = choose_start(data.images, model, recipe, generator=rng, monitor_images=data.images[:50])
+    assert 1 <= start.n_agreed <= 2
+    few = choose_start(data.images[:100], model, recipe, generator=rng, monitor_images=data.images[:50])
+    assert few.pair_share is None  # too few for pairs
