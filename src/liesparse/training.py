@@ -92,8 +92,10 @@ def learn_model(
     Where the batches come from a ``source``, ``images`` are those from which learning starts. Without
     ``monitor_images`` the health of each epoch is read from some of the images.
     """
+    others = images  # for plain sparse coding, which learns by heart what it sees
     if monitor_images is None:
-        monitor_images = images[torch.randperm(len(images), generator=generator)[:N_MONITORED].to(images.device)]
+        order = torch.randperm(len(images), generator=generator).to(images.device)
+        monitor_images, others = images[order[:N_MONITORED]], images[order[N_MONITORED:]]
     chosen = (
         choose_start(images, model, recipe, generator=generator, monitor_images=monitor_images)
         if start is None
@@ -115,7 +117,7 @@ def learn_model(
     verdict = judge(
         trained.parameters,
         monitor_images,
-        images,
+        others if len(others) > 1 else images,
         recipe.evaluation.make_engine(trained.parameters),
         pair_share=chosen.pair_share,
         n_starts=recipe.n_init,

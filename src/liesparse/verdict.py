@@ -81,7 +81,7 @@ def judge(
     n_starts: int = 1,
     n_agreed: int = 1,
 ) -> Verdict:
-    """Return the verdict on a model from ``images``; plain sparse coding learns from ``training_images``."""
+    """Return the verdict on a model from ``images``; plain sparse coding learns from other ``training_images``."""
     codes = infer_codes(parameters, images, engine)
     poses = map_poses(parameters, images, codes, engine)
     found = reconstruct(parameters, codes, poses)

@@ -1,0 +1,89 @@
+"""The verdict: right about a known group with moving pictures, about still ones, and about noise."""
+
+import math
+
+import pytest
+import torch
+
+from liesparse import LieSparseCoder
+from liesparse.data import embedded_digits, translations
+from liesparse.initialization import known_translation
+from liesparse.model import reconstruct
+from liesparse.posterior import AdaptiveEngine
+from liesparse.verdict import Verdict, judge, motion_effects, noise_share, read_verdict
+
+
+@pytest.fixture(scope="module")
+def model():
+    return known_translation(embedded_digits()[:4])
+
+
+def images_of(max_shift, seed=0, n=400, noise=0.0):
+    generator = torch.Generator().manual_seed(seed)
+    made = translations(n, max_shift=max_shift, wrap=True, sources=embedded_digits()[:4], generator=generator).images
+    noise = noise * torch.nn.functional.normalize(torch.randn(made.shape, generator=generator), dim=1)
+    return torch.nn.functional.normalize(made + noise, dim=1)
+
+
+def judged(model, images):
+    return judge(model, images[:100], images[100:], AdaptiveEngine(model.frequencies))
+
+
+def test_moving_pictures_have_two_motions(model):
+    for noise in (0.0, 1.0):
+        verdict = judged(model, images_of(6, noise=noise))
+        assert verdict.found
+        assert verdict.n_motions == 2
+        assert verdict.explained > 0.9
+        assert verdict.snr > verdict.plain_snr
+        assert str(verdict).startswith("Found two motions:")
+
+
+def test_pictures_that_move_one_way_leave_an_axis_unused():
+    model, generator = known_translation(embedded_digits()), torch.Generator().manual_seed(1)
+    poses = torch.stack((6.28 * torch.rand(600, generator=generator), torch.zeros(600)), dim=1)
+    images = reconstruct(model, torch.eye(10)[torch.arange(600) % 10], poses)
+    verdict = judged(model, torch.nn.functional.normalize(images, dim=1))
+    assert verdict.found
+    assert verdict.n_motions == 1
+    assert "1 axis is unused" in str(verdict)
+
+
+def test_nothing_is_found_where_nothing_moves_or_nothing_is_explained(model):
+    still = judged(model, images_of(0, noise=0.1))
+    noise = judged(model, torch.nn.functional.normalize(torch.randn(400, 784), dim=1))
+    assert not still.found
+    assert not noise.found
+    assert still.n_motions == 0
+    assert "do not move" in str(still)
+    assert noise.explained < 0.5
+    assert "try" in noise.advice
+
+
+def test_the_effect_of_a_motion_is_what_it_changes(model):
+    """Along one axis only: half of the squared distance from the picture in the middle, over its energy."""
+    codes, poses = torch.eye(4)[[0, 0, 0]], torch.tensor([[-0.7, 0.0], [0.0, 0.0], [0.7, 0.0]])
+    pictures = reconstruct(model, codes, poses)
+    largest, other = motion_effects(model, codes, poses)
+    expected = float((pictures - pictures[1]).square().sum() / (2 * pictures.square().sum()))
+    assert largest == pytest.approx(expected, rel=1e-3)
+    assert other < 1e-6
+
+
+def test_noise_is_told_from_what_the_planes_leave(model):
+    images = images_of(6, noise=1.0)
+    assert noise_share(model, images) == pytest.approx(0.5, abs=0.08)
+    assert noise_share(model, images_of(6)) < 0.1
+
+
+def test_a_verdict_is_saved_with_the_model(model, tmp_path):
+    verdict = Verdict(True, 2, 2, 0.97, (0.5, 0.4), 30.0, 4.0, 0.1, 2, 2)
+    coder = LieSparseCoder.from_model(model, (28, 28), verdict=verdict)
+    coder.save(tmp_path / "model.safetensors")
+    assert LieSparseCoder.load(tmp_path / "model.safetensors").verdict_ == verdict
+    assert "2 of 2 starts agree" in str(verdict)
+    assert read_verdict(None, "x") is None
+    for wrong in ("found", {}, verdict._asdict() | {"effects": "many"}, verdict._asdict() | {"snr": "high"}):
+        with pytest.raises(ValueError, match="a saved verdict"):
+            read_verdict(wrong, "x")
+    assert math.isclose(sum(verdict.effects), 0.9)
