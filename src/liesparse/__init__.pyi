@@ -32,5 +32,6 @@ from .posterior import TorusPosterior as TorusPosterior
 from .posterior import log_likelihood as log_likelihood
 from .recipes import load_recipe as load_recipe
 from .settings import Settings as Settings
+from .suggestion import suggest as suggest
 
 __version__: str

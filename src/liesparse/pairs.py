@@ -3,7 +3,8 @@
 Two images that look much alike are often one shape in two poses, so each is a template for the other. From such pairs
 W is learned by the M-step of :mod:`liesparse.em`, with one image of a pair in the place of Φα. The motion is then good
 for short ways; pairs that lie further apart, which it can already explain, teach it longer ones, until it carries
-every image of a shape into every other. Images that explain many others are the first shapes.
+every image of a shape into every other. Images that explain many others are the first shapes. To learn W from pairs
+alone, and from near ones only, is toroidal subgroup analysis [Cohen14].
 """
 
 from __future__ import annotations
@@ -38,34 +39,42 @@ Shape = Float[Tensor, "irrep 2"]
 Shapes = Float[Tensor, "component irrep 2"]
 
 
-class PairStart(NamedTuple):
-    """Where learning starts, and what the pairs say of it."""
+class Motion(NamedTuple):
+    """A motion that carries images into each other, and what it says of them."""
 
-    parameters: Parameters
-    share: float  # of any two images, those that the motion carries into each other: one over the number of shapes
+    parameters: Parameters  # with the W of the motion; its shapes are none yet
+    planes: Planes  # some of the images
+    explained: Bool[Tensor, "few few"]  # which of the first of them it carries into which
+
+    @property
+    def share(self) -> float:
+        """Of any two images, those that the motion carries into each other: one over the number of shapes."""
+        n = len(self.explained)
+        return float((self.explained.sum() - self.explained.diagonal().sum()) / max(1, n * n - n))
 
 
-def start_from_pairs(
+def learn_motion(
     parameters: Parameters, images: Float[Tensor, "image pixel"], engine: Engine, *, generator: torch.Generator
-) -> PairStart:
-    """Return ``parameters`` with a motion that carries images into each other, and the shapes that it carries.
-
-    W stays in the span that it has.
-    """
+) -> Motion:
+    """Learn from pairs of images how they move, within the span that the W of ``parameters`` has."""
     chosen = torch.randperm(len(images), generator=generator)[:MOST_IMAGES].to(images.device)
     coords = images[chosen] @ parameters.group_basis
     signal = min(1.0, (parameters.noise_std / PAPER_NOISE) ** 2)  # as initialization.suggest_noise has it
     near = find_neighbours(coords, N_NEIGHBOURS, TOO_NEAR * signal)
-    turn, limit = _learn_motion(coords, near, parameters, engine, generator)
+    turn, limit = _learn_turn(coords, near, parameters, engine, generator)
     planes = (coords[:N_SORTED] @ turn).unflatten(1, (-1, 2))
     few = planes[:N_CANDIDATES]
-    carried = [_carry(one, few, parameters, engine)[0] for one in few]
+    carried = (_carry(one, few, parameters, engine)[0] for one in few)
     explained = torch.stack([(few - moved).square().sum(dim=(1, 2)) < limit for moved in carried])
-    shapes = sort_images(planes, few[_cover(explained, parameters.n_components)], parameters, engine)
-    group_basis, n = parameters.group_basis @ turn, len(few)
-    dictionary = torch.nn.functional.normalize(group_basis @ shapes.flatten(1).T, dim=0)
-    share = float((explained.sum() - n) / max(1, n * n - n))
-    return PairStart(replace(parameters, group_basis=group_basis, dictionary=dictionary), share)
+    return Motion(replace(parameters, group_basis=parameters.group_basis @ turn), planes, explained)
+
+
+def choose_shapes(motion: Motion, n_components: int, engine: Engine) -> Parameters:
+    """Return the model of a motion with the shapes that it carries, each the mean of images brought to one pose."""
+    first = motion.planes[: len(motion.explained)][_cover(motion.explained, n_components)]
+    shapes = sort_images(motion.planes, first, motion.parameters, engine)
+    dictionary = torch.nn.functional.normalize(motion.parameters.group_basis @ shapes.flatten(1).T, dim=0)
+    return replace(motion.parameters, dictionary=dictionary)
 
 
 def find_neighbours(coords: Coords, n_neighbours: int, too_near: float) -> Int[Tensor, "image neighbour"]:
@@ -81,7 +90,7 @@ def find_neighbours(coords: Coords, n_neighbours: int, too_near: float) -> Int[T
     return torch.cat(nearest)
 
 
-def _learn_motion(
+def _learn_turn(
     coords: Coords,
     near: Int[Tensor, "image neighbour"],
     parameters: Parameters,

@@ -25,7 +25,7 @@ from liesparse.initialization import PAPER_NOISE, random_start, start_from_data,
 from liesparse.learning import engine_for, resume
 from liesparse.metrics import examine
 from liesparse.model import Parameters, PosePrior
-from liesparse.pairs import start_from_pairs
+from liesparse.pairs import choose_shapes, learn_motion
 from liesparse.parallel import ALONE, READER_DIED, Group, LostError
 from liesparse.recipes import EvaluationSettings, Recipe
 from liesparse.settings import MOST_IRREPS, ModelSettings, Settings
@@ -196,8 +196,9 @@ def make_start(
     start = start.to(images.device)
     if recipe.start != "pairs" or len(images) < FEW_IMAGES:
         return Start(start)
-    found = start_from_pairs(start, images, engine_for(start, recipe.learning), generator=generator)
-    return Start(found.parameters, found.share)
+    engine = engine_for(start, recipe.learning)
+    motion = learn_motion(start, images, engine, generator=generator)
+    return Start(choose_shapes(motion, model.n_components, engine), motion.share)
 
 
 def train(

@@ -8,7 +8,7 @@ from liesparse.data import embedded_digits, translations
 from liesparse.inference import infer_codes, map_poses
 from liesparse.initialization import known_translation
 from liesparse.metrics import torus_match
-from liesparse.pairs import find_neighbours, sort_images, start_from_pairs
+from liesparse.pairs import choose_shapes, find_neighbours, learn_motion, sort_images
 from liesparse.posterior import AdaptiveEngine
 from liesparse.recipes import load_recipe
 from liesparse.reproduce.battery import shifted_signals
@@ -76,14 +76,16 @@ def test_the_start_stays_in_its_span_and_repeats(rng):
     start = make_start(data.images, ModelSettings(3, n_irreps=8, torus_dim=1), recipe, generator=rng).parameters
     engine = AdaptiveEngine(start.frequencies)
     first, again = (
-        start_from_pairs(start, data.images, engine, generator=torch.Generator().manual_seed(4)) for _ in range(2)
+        learn_motion(start, data.images, engine, generator=torch.Generator().manual_seed(4)) for _ in range(2)
     )
     W, turned = start.group_basis, first.parameters.group_basis
     assert_close(W @ (W.T @ turned), turned, atol=1e-5, rtol=0)
     assert_close(turned.T @ turned, torch.eye(16), atol=1e-5, rtol=0)
     assert turned.equal(again.parameters.group_basis)
     assert 0 <= first.share <= 1
-    assert_close(first.parameters.dictionary.norm(dim=0), torch.ones(3))
+    model = choose_shapes(first, 5, engine)
+    assert model.n_components == 5
+    assert_close(model.dictionary.norm(dim=0), torch.ones(5))
 
 
 def test_several_starts_say_how_many_agree(rng):

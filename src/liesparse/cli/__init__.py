@@ -13,6 +13,7 @@ HELP = "Learn from unlabelled images what is in them and how it moves."
 app = typer.Typer(name="liesparse", help=HELP, no_args_is_help=True, pretty_exceptions_enable=False)
 app.command()(train.demo)
 app.command()(train.train)
+app.command()(tools.suggest)
 for command in model_commands.COMMANDS:
     app.command()(command)
 app.add_typer(tools.data, name="data")

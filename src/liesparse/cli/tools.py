@@ -58,6 +58,43 @@ def preview(
 
 
 @explained()
+def suggest(
+    data: DataArgument,
+    torus_dims: Annotated[str, Option(help="Numbers of torus axes to try, separated by commas.")] = "1,2",
+    seed: Annotated[int, Option(min=0, help="Random seed: same seed, same answer.")] = 0,
+    data_dir: DataDir = None,
+    json: JsonOption = None,
+) -> None:
+    """Try small numbers of torus axes and of templates on DATA, and recommend one by held-out evidence."""
+    from liesparse import suggest as find
+    from liesparse.data import load_data
+
+    with explained(code=2):
+        try:
+            dims = [int(part) for part in torus_dims.split(",")]
+        except ValueError:
+            raise ValueError(f"--torus-dims: expected numbers such as 1,2, got {torus_dims}.") from None
+    loaded = load_data(data, data_dir=data_dir)
+    console.print(loaded.summary())
+    with common.ProgressBar("trials") as bar:
+        done: list[int] = []
+
+        def tell(trial: Any) -> None:
+            done.append(1)
+            bar.show(f"{trial.torus_dim} axes, {trial.n_components} templates", len(done), 3 * len(dims))
+
+        found = find(loaded.train, torus_dims=dims, random_state=seed, callback=tell)
+    rows = [
+        (str(t.torus_dim), str(t.n_components), f"{t.evidence:.1f}", f"{t.snr:.1f}", f"{t.pair_share:.1%}")
+        for t in found.trials
+    ]
+    print_table("Short trials", ("torus axes", "templates", "held-out evidence", "SNR", "pairs explained"), rows)
+    common.write_numbers(found._asdict() | {"trials": [trial._asdict() for trial in found.trials]}, json)
+    chosen = f"--torus-dim {found.torus_dim} --components {found.n_components}"
+    console.print(f"Fits best: {chosen}. Next: liesparse train {data} {chosen} --out RUN")
+
+
+@explained()
 def doctor(
     data_dir: DataDir = None,
     test: Annotated[bool, Option(help="Whether to train a small model as a test.")] = True,

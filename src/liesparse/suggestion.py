@@ -1,0 +1,105 @@
+"""Which number of torus axes and of templates fits some images: a short trial of each, judged by held-out evidence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from liesparse._checks import check_count, reject
+from liesparse.learning import engine_for
+from liesparse.metrics import examine
+from liesparse.pairs import choose_shapes, learn_motion
+from liesparse.recipes import load_recipe
+from liesparse.settings import ModelSettings
+from liesparse.training import FEW_IMAGES, make_start
+
+N_HELD_OUT = 300
+MOST_COMPONENTS = 60
+FACTORS = (0.5, 1.0, 2.0)  # numbers of templates that are tried, over the one that the pairs speak for
+CLOSE = 5.0  # nats of evidence for an image by which another number must win
+
+
+class Trial(NamedTuple):
+    """One size of a model and how well it does, before any longer training."""
+
+    torus_dim: int
+    n_components: int
+    evidence: float  # mean over held-out images of ln P(I|α̂) - λ Σα̂, less ln K for each active code
+    snr: float
+    pair_share: float  # of any two images, those that the motion carries into each other
+
+
+class Suggestion(NamedTuple):
+    """The size that fits best, and all that were tried."""
+
+    torus_dim: int
+    n_components: int
+    noise_std: float
+    trials: tuple[Trial, ...]
+
+
+def suggest(
+    images: Any,
+    *,
+    torus_dims: Sequence[int] = (1, 2),
+    random_state: int = 0,
+    callback: Callable[[Trial], None] | None = None,
+) -> Suggestion:
+    """Try small torus dimensions and numbers of templates on images, and recommend one by held-out evidence.
+
+    For each number of axes a motion is learned from pairs of images; how many pairs it explains tells how many shapes
+    there are, and half and twice as many are tried too. The number of axes is that of the best evidence, the number
+    of templates the one that the pairs speak for, unless another is better by far.
+
+    Parameters
+    ----------
+    images : array or tensor of shape (n_images, ...)
+        Images; blank ones are passed over.
+    torus_dims : sequence of int, default=(1, 2)
+        Numbers of axes to try; 3 takes many times as long.
+    random_state : int, default=0
+        Seed: same seed, same answer.
+    callback : callable, optional
+        Called with each :class:`Trial` as it is done.
+
+    Returns
+    -------
+    Suggestion
+        ``torus_dim``, ``n_components``, ``noise_std`` for :class:`liesparse.LieSparseCoder`, and the ``trials``.
+    """
+    rows = torch.as_tensor(np.asarray(images), dtype=torch.float32).flatten(1)
+    rows = rows[rows.norm(dim=1) > 0]
+    if len(rows) < FEW_IMAGES + N_HELD_OUT:
+        reject("images", f"at least {FEW_IMAGES + N_HELD_OUT} images", str(len(rows)), "Give more images.")
+    generator = torch.Generator().manual_seed(random_state)
+    rows = torch.nn.functional.normalize(rows, dim=1)[torch.randperm(len(rows), generator=generator)]
+    held_out, seen = rows[:N_HELD_OUT], rows[N_HELD_OUT:]
+    recipe = replace(load_recipe("best"), start="data")
+    trials, noise_std = [], 0.1
+    for torus_dim in torus_dims:
+        model = ModelSettings(1, torus_dim=check_count("torus_dims", torus_dim))
+        start = make_start(seen, model, recipe, generator=generator).parameters
+        noise_std, engine = start.noise_std, engine_for(start, recipe.learning)
+        motion = learn_motion(start, seen, engine, generator=generator)
+        for n_components in sorted({max(1, round(_likely(motion.share) * factor)) for factor in FACTORS}):
+            health = examine(choose_shapes(motion, n_components, engine), held_out, engine)
+            # A density of K codes is larger the more codes there are; to name an active one costs ln K.
+            free, named = n_components * math.log(start.sparsity), health.active_codes * math.log(n_components)
+            evidence = health.objective - free - named
+            trials.append(Trial(torus_dim, n_components, evidence, health.snr, motion.share))
+            if callback is not None:
+                callback(trials[-1])
+    best = max(trials, key=lambda trial: trial.evidence)
+    likely = [t for t in trials if t.torus_dim == best.torus_dim and t.n_components == _likely(t.pair_share)]
+    chosen = likely[0] if best.evidence < likely[0].evidence + CLOSE else best
+    return Suggestion(chosen.torus_dim, chosen.n_components, noise_std, tuple(trials))
+
+
+def _likely(share: float) -> int:
+    """Return how many shapes there are if a share of all pairs are of the same one."""
+    return round(1 / max(share, 1 / MOST_COMPONENTS))

@@ -1,0 +1,25 @@
+"""``suggest``: signals of which the number and the motion are known, and what is refused."""
+
+import pytest
+import torch
+
+from liesparse import suggest
+from liesparse.reproduce.battery import shifted_signals
+
+
+@pytest.mark.slow
+def test_two_signals_on_a_circle_are_recommended_as_such():
+    signals = shifted_signals(1500, torch.Generator().manual_seed(2), n_signals=2, length=24).images
+    seen = []
+    found = suggest(signals, torus_dims=(1,), callback=seen.append)
+    assert (found.torus_dim, found.n_components) == (1, 2)
+    assert [trial.n_components for trial in found.trials] == [1, 2, 4]
+    assert seen == list(found.trials)
+    assert 0.4 < found.trials[0].pair_share < 0.6
+    assert found.noise_std == pytest.approx(0.1)
+    assert found == suggest(signals.numpy(), torus_dims=(1,))
+
+
+def test_too_few_images_are_refused():
+    with pytest.raises(ValueError, match="images: expected at least 500 images"):
+        suggest(torch.ones(30, 4))
