@@ -169,3 +169,12 @@ def map_poses(parameters: Parameters, images: Images, codes: Codes, engine: Engi
     natural = pose_natural(parameters, images, codes)
     found = engine.modes(natural).poses if refine else engine.coarse_modes(natural, 1)
     return torus.wrap(found[:, 0])
+
+
+def overlap_poses(parameters: Parameters, shapes: Planes, onto: Planes, engine: Engine) -> Poses:
+    """Return the poses in which shapes overlap most with others, both given in planes.
+
+    Shapes that overlap are found more easily: from equal codes FISTA sees the pose of an image by all of them at once.
+    """
+    flat = torch.zeros_like(parameters.pose_prior)
+    return engine.modes(natural_parameters(shapes, onto, parameters.noise_std, flat)).poses[:, 0]

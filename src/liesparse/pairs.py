@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from liesparse import stiefel, torus
+from liesparse.inference import overlap_poses
 from liesparse.initialization import PAPER_NOISE
 from liesparse.model import Parameters
 from liesparse.posterior import Engine, natural_parameters
@@ -175,11 +176,10 @@ def sort_images(planes: Planes, shapes: Shapes, parameters: Parameters, engine: 
 
 
 def _align(shapes: Shapes, parameters: Parameters, engine: Engine) -> Shapes:
-    """Return the shapes in poses in which they overlap: FISTA finds the pose of an image from all of them at once."""
+    """Return the shapes in poses in which they overlap."""
     together, aligned = shapes[0], [shapes[0]]
     for shape in shapes[1:]:
-        natural = natural_parameters(shape[None], together[None], parameters.noise_std, parameters.pose_prior)
-        poses = engine.modes(natural).poses[:, 0]
+        poses = overlap_poses(parameters, shape[None], together[None], engine)
         aligned.append(torus.rotate(shape, torus.phases(parameters.frequencies, poses)[0]))
         together = together + aligned[-1]
     return torch.stack(aligned)

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from liesparse.devices import to_cpu
 from liesparse.em import LEAST_USE
-from liesparse.inference import map_poses
-from liesparse.model import Parameters, reconstruct
+from liesparse.inference import map_poses, overlap_poses
+from liesparse.model import Parameters, apply_transform, reconstruct
 from liesparse.posterior import Engine, natural_parameters
 
 CANDIDATES = 4  # images among which each new shape is chosen, so that not all are the same one
@@ -66,6 +66,11 @@ def reseed(
     shapes = torch.nn.functional.normalize(worst, dim=1)
     shapes = shapes[_unlike(pose_overlaps(replace(parameters, dictionary=shapes.T), engine), len(wasted), threshold)]
     dictionary = parameters.dictionary.clone()
+    dictionary[:, wasted] = 0
+    onto = parameters.to_planes(dictionary.sum(dim=1)[None]).expand(len(shapes), -1, -1)
+    if bool(onto.any()):
+        poses = overlap_poses(parameters, parameters.to_planes(shapes), onto, engine)
+        shapes = torch.nn.functional.normalize(apply_transform(parameters, shapes, poses), dim=1)
     dictionary[:, wasted] = shapes.T
     return replace(parameters, dictionary=dictionary), wasted
 

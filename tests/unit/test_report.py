@@ -143,6 +143,7 @@ def test_pictures_are_files_too(written):
     names = {path.name for path in folder.iterdir()}
     assert names >= {
         "templates.png",
+        "lattice.png",
         "planes.png",
         "change-1.png",
         "factor-2.png",

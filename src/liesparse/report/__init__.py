@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from liesparse import symmetry
+from liesparse.devices import to_cpu
 from liesparse.estimators import LieSparseCoder, SparseCoder
 from liesparse.figures import Array, to_unit_peak
 from liesparse.files import write_atomically
@@ -261,7 +262,9 @@ def _planes(found: Findings, files: Files) -> Values:
         omega = ", ".join(map(str, model.frequencies[plane].tolist()))
         tile = (image(page.draw_pixels(side, signed=True), f"column of plane {plane + 1}") for side in pair)
         tiles.append(figure(element("div.grid two", *tile), f"ω = ({omega}) · {percent(float(energies[plane]))}"))
+    lattice = files["lattice.png"] = page.draw_lattice(to_cpu(model.frequencies).numpy(), to_cpu(energies).numpy())
     return {
+        "lattice": image(lattice, "share of the energy at each frequency", name="plot"),
         "planes": element("div.grid pairs", *tiles),
         "n_planes": f"{len(chosen)} of {model.n_irreps}",
         "energy": percent(float(energies[chosen].sum())),

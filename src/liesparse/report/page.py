@@ -172,6 +172,20 @@ def draw_scatter(truth: Array, prediction: Array, name: str) -> bytes:
     return to_png(figure)
 
 
+def draw_lattice(frequencies: Array, energies: Array) -> bytes:
+    """Return which frequencies carry the energy: dots with its area, of the first two axes, or bars of one."""
+    if frequencies.shape[1] == 1:
+        figure, axes = _small_figure(4.2, 2.4, "", "ω", "share of the energy")
+        axes.bar(np.arange(frequencies.max() + 1), np.bincount(frequencies[:, 0], energies), color=BLUE)
+        return to_png(figure)
+    figure, axes = _small_figure(4.2, 3.6, "", "ω₁", "ω₂")
+    first, second = frequencies.T[:2]
+    axes.plot(first, second, ".", color="#b0b7bf", markersize=2)
+    axes.scatter(first, second, s=600 * energies / max(float(energies.sum()), 1e-12), color=BLUE, alpha=0.6)
+    axes.set_aspect("equal")
+    return to_png(figure)
+
+
 def draw_posterior(posterior: TorusPosterior) -> bytes:
     """Return P(s | I, α̂) of one image: a curve, a map, or the curve of each coordinate."""
     n = posterior.torus_dim
