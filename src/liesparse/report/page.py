@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
 from PIL import Image
 
 from liesparse.figures import FRAME, INK, SIGNED, Array, gif_bytes, mosaic, new_figure, paint, to_png
@@ -172,7 +173,7 @@ def draw_scatter(truth: Array, prediction: Array, name: str) -> bytes:
     return to_png(figure)
 
 
-def draw_lattice(frequencies: Array, energies: Array) -> bytes:
+def draw_lattice(frequencies: NDArray[np.integer], energies: Array) -> bytes:
     """Return which frequencies carry the energy: dots with its area, of the first two axes, or bars of one."""
     if frequencies.shape[1] == 1:
         figure, axes = _small_figure(4.2, 2.4, "", "ω", "share of the energy")
