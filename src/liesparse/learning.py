@@ -152,7 +152,7 @@ def advance(
         parameters, adam = update(parameters, adam, Gradients(*every), settings)
     else:
         averages = em.Averages(*every)
-        every_so_many = max(settings.batches_per_update, int(UPDATE_SHARE * remembered / settings.batch_size))
+        every_so_many = max(settings.batches_per_update, math.floor(UPDATE_SHARE * remembered / settings.batch_size))
         due = step % every_so_many == 0 and seen >= first
         if due or step == n_steps:
             parameters = em.maximize(parameters, averages)

@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from liesparse import stiefel, torus
+from liesparse.devices import to_cpu
 from liesparse.inference import overlap_poses
 from liesparse.initialization import PAPER_NOISE
 from liesparse.model import Parameters
@@ -197,11 +198,11 @@ def _score(shape: Shape, planes: Planes, parameters: Parameters, engine: Engine)
 
 def _cover(explained: Bool[Tensor, "image image"], n_chosen: int) -> Int[Tensor, " chosen"]:
     """Return images that together explain as many others as possible, each in turn the best."""
-    left = torch.ones(len(explained))
+    explained, left = to_cpu(explained), torch.ones(len(explained))
     chosen: list[int] = []
     for _ in range(n_chosen):
-        gain = (explained.cpu() * left).sum(dim=1)
+        gain = (explained * left).sum(dim=1)
         gain[chosen] = -1
         chosen.append(int(gain.argmax()))
-        left[explained[chosen[-1]].cpu()] = 0.01  # once all are explained, the most common shape comes twice
+        left[explained[chosen[-1]]] = 0.01  # once all are explained, the most common shape comes twice
     return torch.tensor(chosen)

@@ -55,7 +55,7 @@ def test_a_cell_is_learned_and_counted_in_the_table():
     recipe = load_recipe("best").with_values({"learning.n_epochs": 1, "n_init": 2, "start": "data"})
     cell = run_cell("signals", True, 7, recipe)
     assert (cell.problem, cell.n_components, cell.seed, cell.starts) == ("signals", 6, 7, 2)
-    solved = Cell("signals", 3, 0, True, 40.0, (1.0,), 1.0, 1.0, 0, 4, 1.0)
+    solved = Cell("signals", 3, 0, True, 40.0, (1.0,), 1.0, 1.0, 0, 4, 1.0, True, 0.97, (0.5,), 5.0)
     head, lines = table([cell, solved, solved._replace(solved=False, snr=2.0)], ["signals"])
     assert len(head) == 3
     assert lines[0][:2] == ["signals", "1 of 2 (2.0)"]

@@ -286,9 +286,9 @@ def test_sparse_coder_explains_images(X):
 
 def test_partial_fit_goes_on_where_the_lattice_is_fitted(X):
     """The engine follows the frequencies; by then many images were seen."""
-    coder = LieSparseCoder(3, n_irreps=12, torus_dim=1, random_state=0).partial_fit(X)
+    coder = LieSparseCoder(3, n_irreps=12, torus_dim=1, multiplicity=4, random_state=0).partial_fit(X)
     before = coder.frequencies_
-    coder._state = coder._state._replace(step=int(0.35 * 60_000 / 25) - 3)
+    coder._state = coder._state._replace(step=int(0.1 * 30_000 / 25) - 3)
     coder.partial_fit(X)
     assert not np.array_equal(coder.frequencies_, before)
     assert np.isfinite(coder.partial_fit(X).transform(X)).all()
