@@ -120,7 +120,7 @@ def test_interrupted_demo_keeps_the_model_so_far(tmp_path):
     ("arguments", "message"),
     [
         (["--rows", "translations"], "No row 'translations'. The rows are translation, rotation-scaling"),
-        (["--set", "start=somewhere"], "start: expected 'random' or 'data', got 'somewhere'"),
+        (["--set", "start=somewhere"], "start: expected 'random' or 'data' or 'pairs', got 'somewhere'"),
         (["--set", "include_zero=1"], "include_zero: expected true or false"),
         (["--set", "evaluation.refine=yes"], "refine: expected true or false"),
         (["--set", "learning.epochs=1"], "got 'learning.epochs'"),

@@ -120,8 +120,9 @@ def _learn(coder: LieSparseCoder, loaded: LoadedData, group: Group) -> None:
 
     recipe, n_images = coder.effective_recipe(), None if loaded.stream else len(loaded.train)
     n_epochs = recipe.learning.resolve(coder.n_components, n_images).n_epochs
-    if recipe.n_init > 1:
-        console.print(f"Learning begins with short trials of {recipe.n_init} starts.")
+    if recipe.start == "pairs":
+        times = f", {recipe.n_init} times" if recipe.n_init > 1 else ""
+        console.print(f"First the motion from pairs of images{times}, which takes about half a minute …")
     columns = ("epoch", "SNR", "active", "alive", "objective", "width", "multimodal", "|WᵀW-1|")
     console.print("{:>7} {:>8} {:>7} {:>6} {:>10} {:>7} {:>11} {:>9}".format(*columns))
     with common.ProgressBar("learning") as bar:
