@@ -71,13 +71,18 @@ def _cut_open(angles: Float[Tensor, "image circle"]) -> Float[Tensor, "image cir
     return opened - opened.mean(dim=0)
 
 
+def active_count(codes: Codes) -> Numbers:
+    """Return how many codes of each unit-norm image exceed 0.05."""
+    return (codes > ACTIVE_THRESHOLD).sum(dim=1).to(codes)
+
+
 def active_codes(codes: Codes) -> float:
     """Return how many codes of a unit-norm image exceed 0.05, averaged over the images.
 
     The paper's subgradient step leaves ripples of about λ times the step size, here 0.01 to 0.03,
     where the exact maximum has zeros; the threshold passes over them.
     """
-    return float((codes > ACTIVE_THRESHOLD).sum(dim=1).float().mean())
+    return float(active_count(codes).mean())
 
 
 def templates_alive(codes: Codes) -> int:

@@ -1,11 +1,13 @@
 """Did learning find a motion? What the model and the images alone can say, without any truth.
 
 A motion was found where the model explains the pictures (all but their noise), where pictures of one template lie in
-different poses and look different there, and where plain sparse coding with as many free numbers explains less.
+different poses and look different there, and where it has more evidence than plain sparse coding with as many free
+numbers, which may explain as much, but needs more codes for it.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -15,14 +17,15 @@ from torch import Tensor
 from liesparse import torus
 from liesparse._checks import reject
 from liesparse.baselines import SparseCodingSettings, infer_sparse_codes, learn_sparse_coding
+from liesparse.baselines import log_likelihood as plain_log_likelihood
 from liesparse.devices import to_cpu
 from liesparse.inference import infer_codes, map_poses
-from liesparse.metrics import snr
+from liesparse.metrics import active_count, snr
 from liesparse.model import Parameters, reconstruct
-from liesparse.posterior import Engine
+from liesparse.posterior import Engine, log_likelihood
 
 LEAST_EXPLAINED = 0.85  # of the pictures, noise apart
-BETTER = 0.7  # what is left, over what plain sparse coding leaves, noise apart in both
+LEFT = 3.0  # what may be left, over what plain sparse coding leaves by its many codes, noise apart in both
 MOST_NOISE = 0.99
 LEAST_EFFECT = 0.02  # share of a picture that must change along a motion
 N_PLAIN, PLAIN_EPOCHS = 4000, 4  # images and passes of plain sparse coding
@@ -86,12 +89,19 @@ def judge(
     poses = map_poses(parameters, images, codes, engine)
     found = reconstruct(parameters, codes, poses)
     effects = motion_effects(parameters, codes, poses)
-    plainly = plain_reconstructions(parameters, images, training_images)
+    dictionary = plain_dictionary(parameters, training_images).to(images)
+    shared: dict[str, Any] = {"noise_std": parameters.noise_std, "sparsity": parameters.sparsity}
+    plain_codes = infer_sparse_codes(dictionary, images, **shared)
+    plainly = plain_codes @ dictionary.T
+    evidence = log_likelihood(parameters, images, codes, engine) - code_cost(codes, parameters.sparsity)
+    plain_evidence = plain_log_likelihood(dictionary, images, plain_codes, noise_std=parameters.noise_std)
+    plain_evidence = plain_evidence - code_cost(plain_codes, parameters.sparsity)
+    better = float((evidence - plain_evidence).mean()) > 0
     noise = noise_share(parameters, images)
     left, plain_left = (float((images - one).square().sum(dim=1).mean()) - noise for one in (found, plainly))
     explained = min(1.0, max(0.0, 1 - left / (1 - noise)))
     n_motions = sum(effect >= LEAST_EFFECT for effect in effects)
-    good = explained >= LEAST_EXPLAINED and n_motions > 0 and left < BETTER * plain_left
+    good = explained >= LEAST_EXPLAINED and n_motions > 0 and better and left < LEFT * plain_left
     ours, plain = (float(snr(images, one).mean()) for one in (found, plainly))
     return Verdict(
         good, n_motions, parameters.torus_dim, explained, effects, ours, plain, pair_share, n_starts, n_agreed
@@ -130,19 +140,21 @@ def motion_effects(
     return tuple(sorted(effects, reverse=True))
 
 
-def plain_reconstructions(
-    parameters: Parameters, images: Float[Tensor, "image pixel"], training_images: Float[Tensor, "more pixel"]
-) -> Float[Tensor, "image pixel"]:
-    """Return the images as plain sparse coding has them, with as many free numbers as Φ and W, at the same λ and σ."""
+def code_cost(codes: Float[Tensor, "image component"], sparsity: float) -> Float[Tensor, " image"]:
+    """Return what the codes of each image cost in nats: λ Σα, and ln K to name each active one."""
+    return sparsity * codes.sum(dim=1) + active_count(codes) * math.log(codes.shape[1])
+
+
+def plain_dictionary(
+    parameters: Parameters, training_images: Float[Tensor, "more pixel"]
+) -> Float[Tensor, "pixel plain_component"]:
+    """Learn plain sparse coding with as many free numbers as Φ and W have, at the same λ and σ."""
     n_pixels, n_columns = parameters.group_basis.shape
     in_basis = n_pixels * n_columns - n_columns * (n_columns + 1) // 2
     some = to_cpu(training_images[:: -(-len(training_images) // N_PLAIN)])
     n_components = min(parameters.n_components + -(-in_basis // n_pixels), len(some))
-    shared: dict[str, Any] = {"noise_std": parameters.noise_std, "sparsity": parameters.sparsity}
-    settings = SparseCodingSettings(n_epochs=PLAIN_EPOCHS, **shared)
-    dictionary = learn_sparse_coding(some, n_components, settings, generator=torch.Generator().manual_seed(0))
-    codes = infer_sparse_codes(dictionary, to_cpu(images), **shared)
-    return (codes @ dictionary.T).to(images)
+    settings = SparseCodingSettings(parameters.noise_std, parameters.sparsity, n_epochs=PLAIN_EPOCHS)
+    return learn_sparse_coding(some, n_components, settings, generator=torch.Generator().manual_seed(0))
 
 
 def read_verdict(saved: object, path: object) -> Verdict | None:

@@ -275,15 +275,14 @@ def verdict_table(cells: list[Cell]) -> tuple[list[str], list[list[str]]]:
 
 def table(cells: list[Cell], names: list[str]) -> tuple[list[str], list[list[str]]]:
     """Return head and lines: for each problem how many cells were solved, and the median SNR."""
-    lines = []
+    cells, lines = [cell for cell in cells if cell.problem in PROBLEMS], []
     for name in [*names, "all"]:
         line = [name]
         for twice in (False, True):
             mine = [
                 cell
                 for cell in cells
-                if name in (cell.problem, "all")
-                and twice == (cell.n_components > (PROBLEMS | CONTROLS)[cell.problem].n_shapes)
+                if name in (cell.problem, "all") and twice == (cell.n_components > PROBLEMS[cell.problem].n_shapes)
             ]
             solved = f"{sum(cell.solved for cell in mine)} of {len(mine)}"
             snrs = torch.tensor([cell.snr for cell in mine] or [math.nan])
