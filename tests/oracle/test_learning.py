@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from liesparse import learning, stiefel, torus
 from liesparse.batches import ShuffledArrays
 from liesparse.inference import GRADIENTS, expect_pose, parameter_gradients
-from liesparse.learning import LearningError, largest_only, learn, resume, update
+from liesparse.learning import LearningError, learn, resume, update
 from liesparse.model import compose, log_likelihood_given_pose, log_prior_poses, unit_columns
 from liesparse.posterior import GridEngine, ReferenceEngine, log_likelihood, pose_natural
 from liesparse.settings import METHODS, Settings
@@ -266,8 +266,6 @@ def test_codes_that_are_all_zero_end_with_the_reason(make_model, draw, method):
 
 
 def test_helpers():
-    codes = torch.tensor([[0.2, 0.5, 0.1], [0.0, 0.0, 0.3]])
-    assert largest_only(codes).tolist() == [[0.0, 0.5, 0.0], [0.0, 0.0, codes[1, 2].item()]]
     columns = unit_columns(torch.tensor([[3.0, 0.0], [4.0, 2.0]]))
     assert_close(columns, torch.tensor([[0.6, 0.0], [0.8, 1.0]]))
 
