@@ -1,12 +1,10 @@
 """Images to learn from: made from embedded digits, MNIST and its like, or any file of images."""
 
 from liesparse.data.datasets import Dataset as Dataset
-from liesparse.data.datasets import LabelledImages as LabelledImages
 from liesparse.data.datasets import LoadedData as LoadedData
 from liesparse.data.datasets import find_mnist as find_mnist
 from liesparse.data.datasets import list_datasets as list_datasets
 from liesparse.data.datasets import load_mnist as load_mnist
-from liesparse.data.datasets import load_mnist_mini as load_mnist_mini
 from liesparse.data.datasets import register_dataset as register_dataset
 from liesparse.data.datasets import register_transformation as register_transformation
 from liesparse.data.datasets import split_images as split_images

@@ -13,7 +13,7 @@ import zipfile
 import zlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,12 @@ def read_file(path: Path, key: str | None, label_key: str | None, preprocessing:
     return ImageArray(pixels, labels, preprocessing)
 
 
+def read_npy(path: Path) -> np.memmap[Any, Any]:
+    """Map the array of a .npy file into memory."""
+    with refusing("a .npy file", path, _DAMAGED):
+        return np.lib.format.open_memmap(path, "r")
+
+
 def _choose(key: str | None, found: Collection[str], one: str, named: str, got: str) -> str:
     """Return the given one of the arrays or columns that may hold images, or the only one."""
     chosen = [name for name in found if key in (None, name)]
@@ -56,77 +62,52 @@ def _choose_labels(key: str | None, keys: Collection[str], usable: Collection[st
     return key or next((name for name in _LABEL_NAMES if name in usable), None)
 
 
-class _Header(NamedTuple):
-    """What a .npy file, or a member of a .npz file, says of its array."""
+class _Member(NamedTuple):
+    """An array in a .npz file, as its header tells."""
 
+    info: zipfile.ZipInfo
     shape: tuple[int, ...]
-    order: Literal["C", "F"]
+    fortran: bool
     dtype: np.dtype[Any]
     offset: int  # bytes before the numbers
-    n_bytes: int
 
     @classmethod
-    def read(cls, file: Any, size: int) -> _Header:
-        version = np.lib.format.read_magic(file)
-        if version not in ((1, 0), (2, 0)):
-            raise ValueError(f"format version {version}")
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, fortran, dtype = read(file)
-        n_bytes = math.prod(shape) * dtype.itemsize
-        if file.tell() + n_bytes > size and not dtype.hasobject:
-            raise ValueError("it is cut short")
-        return cls(shape, "F" if fortran else "C", dtype, file.tell(), n_bytes)
+    def open(cls, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Member:
+        formats = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+        with archive.open(info) as file:
+            read_header = formats[np.lib.format.read_magic(file)]
+            return cls(info, *read_header(file), file.tell())
 
-    def check(self, where: str) -> None:
-        """Reject an array that holds Python objects, or nothing: it cannot be mapped."""
-        if self.dtype.hasobject:
-            got = f"Python objects in {where}, which would run code"
-            reject("data", "an array of numbers", got, "Stack equally large images and save them as uint8 or float32.")
-        if self.n_bytes == 0:
-            reject("data", "at least 2 images", f"an array of shape {self.shape} in {where}", "Pass more images.")
-
-
-def read_npy(path: Path) -> np.memmap[Any, Any]:
-    """Map the array of a .npy file into memory."""
-    with refusing("a .npy file", path, _DAMAGED), path.open("rb") as file:
-        header = _Header.read(file, path.stat().st_size)
-    header.check(str(path))
-    with refusing("a .npy file", path, _DAMAGED):
-        return np.memmap(path, header.dtype, "r", header.offset, header.shape, header.order)
+    def read(self, path: Path) -> NDArray[Any]:
+        """Return the array: mapped if it is stored, read whole if it is compressed."""
+        stored, n_bytes = self.info.compress_type == zipfile.ZIP_STORED, math.prod(self.shape) * self.dtype.itemsize
+        if not stored and n_bytes > _MAX_BYTES:
+            expected, got = f"a compressed array of at most {_MAX_BYTES // 2**30} GiB", f"{n_bytes / 2**30:.0f} GiB"
+            reject("data", expected, f"{got} in {path}", "Save it as .npy, which is memory-mapped.")
+        with refusing("a .npz file", path, _DAMAGED), path.open("rb") as file:
+            if self.dtype.hasobject:
+                raise ValueError("Python objects, which would run code")
+            if n_bytes > self.info.file_size - self.offset:
+                raise ValueError("it is cut short")
+            if not stored:
+                with zipfile.ZipFile(file) as archive, archive.open(self.info) as member:
+                    return np.asarray(np.lib.format.read_array(member, allow_pickle=False))
+            file.seek(self.info.header_offset)
+            lengths = struct.unpack("<26xHH", file.read(30))  # of name and extra, which end a member's own header
+            offset = self.info.header_offset + 30 + sum(lengths) + self.offset
+            return np.memmap(path, self.dtype, "r", offset, self.shape, "F" if self.fortran else "C")
 
 
 def _read_npz(path: Path, key: str | None, label_key: str | None) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    """Return one array of images, and one of labels if there is one: mapped if stored, read whole if compressed."""
-    headers: dict[str, _Header] = {}
+    """Return one array of images, and one of labels if there is one."""
     with refusing("a .npz file", path, _DAMAGED), zipfile.ZipFile(path) as archive:
-        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-        for name, info in members.items():
-            with archive.open(info) as file:
-                headers[name] = _Header.read(file, info.file_size)
-    got = f"the keys {', '.join(headers) or 'none'} in {path}"
-    images = [name for name, header in headers.items() if key or header.shape[1:] or len(headers) == 1]
-    flat = [name for name, header in headers.items() if len(header.shape) == 1 and header.dtype.kind in "biuf"]
+        members = {info.filename.removesuffix(".npy"): _Member.open(archive, info) for info in archive.infolist()}
+    got = f"the keys {', '.join(members) or 'none'} in {path}"
+    images = [name for name, member in members.items() if key or member.shape[1:] or len(members) == 1]
+    flat = [name for name, member in members.items() if len(member.shape) == 1 and member.dtype.kind in "biuf"]
     key = _choose(key, images, "one array of images", "the key", got)
-    label_key = _choose_labels(label_key, headers, flat, "under the key", got)
-
-    def read(name: str) -> NDArray[Any]:
-        header, info = headers[name], members[name]
-        header.check(f"{path}, key {name}")
-        if info.compress_type != zipfile.ZIP_STORED and header.n_bytes > _MAX_BYTES:
-            expected = f"a compressed array of at most {_MAX_BYTES // 2**30} GiB"
-            size = f"{header.n_bytes / 2**30:.0f} GiB in {path}"
-            reject("data", expected, size, "Save it as .npy, which is memory-mapped.")
-        with refusing("a .npz file", path, _DAMAGED):
-            if info.compress_type != zipfile.ZIP_STORED:
-                with zipfile.ZipFile(path) as archive, archive.open(info) as file:
-                    return np.asarray(np.lib.format.read_array(file, allow_pickle=False))
-            with path.open("rb") as file:
-                file.seek(info.header_offset)
-                lengths = struct.unpack("<26xHH", file.read(30))  # of name and extra, which end a member's own header
-            offset = info.header_offset + 30 + sum(lengths) + header.offset
-            return np.memmap(path, header.dtype, "r", offset, header.shape, header.order)
-
-    return read(key), read(label_key) if label_key else None
+    label_key = _choose_labels(label_key, members, flat, "under the key", got)
+    return members[key].read(path), members[label_key].read(path) if label_key else None
 
 
 def looks_like_idx(path: Path) -> bool:
@@ -142,36 +123,27 @@ def _is_idx(start: bytes) -> bool:
 
 def read_idx(path: Path, *, argument: str = "data", kind: str = "images", n_axes: int | None = None) -> NDArray[Any]:
     """Return the array in an idx file: memory-mapped if plain, read into memory if gzipped."""
-
-    def refuse(reason: str) -> NoReturn:
-        reject(argument, f"an idx file of {kind}", f"{path} ({reason})", "Fetch it anew; it may be cut short.")
-
-    with path.open("rb") as file:
-        compressed = file.read(2) == _GZIP_MAGIC
-    size = path.stat().st_size
-    try:
-        with gzip.open(path) if compressed else path.open("rb") as stream:
-            start = stream.read(4)
-            if not _is_idx(start):
-                refuse("no idx header")
-            lengths = stream.read(4 * start[3])
-            if len(lengths) < 4 * start[3]:
-                refuse("cut short in its header")
-            shape, dtype = struct.unpack(f">{start[3]}I", lengths), np.dtype(_IDX_TYPES[start[2]])
-            offset, n_bytes = 4 + len(lengths), math.prod(shape) * dtype.itemsize
-            if n_axes not in (None, len(shape)):
-                refuse(f"an array of shape {shape}")
-            if compressed and n_bytes > _MAX_DEFLATE_RATIO * size:
-                refuse("a header that promises more than the file can hold")
-            content = stream.read(n_bytes + 1) if compressed else b""  # never more than promised
-    except (EOFError, gzip.BadGzipFile, zlib.error):
-        refuse("cut short")
-    held = len(content) if compressed else size - offset
-    if held != n_bytes:
-        refuse(f"a header that promises {n_bytes:,} bytes, and {held:,} or more")
-    if compressed or n_bytes == 0:  # an empty file cannot be mapped
-        return np.frombuffer(content, dtype).reshape(shape)
-    return np.memmap(path, dtype, "r", offset, shape)
+    damaged, fix = (ValueError, EOFError, gzip.BadGzipFile, zlib.error), "Fetch it anew; it may be cut short."
+    with refusing(f"an idx file of {kind}", path, fix, damaged, argument=argument), path.open("rb") as file:
+        size, compressed = path.stat().st_size, file.peek(2)[:2] == _GZIP_MAGIC
+        stream = gzip.GzipFile(fileobj=file) if compressed else file
+        start = stream.read(4)
+        if not _is_idx(start):
+            raise ValueError("no idx header")
+        lengths = stream.read(4 * start[3])
+        if len(lengths) < 4 * start[3]:
+            raise ValueError("cut short in its header")
+        shape, dtype = struct.unpack(f">{start[3]}I", lengths), np.dtype(_IDX_TYPES[start[2]])
+        offset, n_bytes = 4 + len(lengths), math.prod(shape) * dtype.itemsize
+        if n_axes not in (None, len(shape)):
+            raise ValueError(f"an array of shape {shape}")
+        if compressed and n_bytes > _MAX_DEFLATE_RATIO * size:
+            raise ValueError("a header that promises more than the file can hold")
+        content = stream.read(n_bytes + 1) if compressed else b""  # never more than promised
+        held = len(content) if compressed else size - offset
+        if held != n_bytes:
+            raise ValueError(f"a header that promises {n_bytes:,} bytes, and {held:,} or more")
+    return np.frombuffer(content, dtype).reshape(shape) if compressed else np.memmap(path, dtype, "r", offset, shape)
 
 
 def _read_parquet(path: Path, key: str | None, label_key: str | None, preprocessing: Preprocessing) -> ImageArray:

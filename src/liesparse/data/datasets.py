@@ -27,6 +27,7 @@ from liesparse.data.synthetic import TransformedImages, unit_norm
 Split = Literal["train", "test"]
 Where = str | Callable[[Folder], str]
 COUNTS: dict[str, Any] = {"n": None, "n_test": None, "seed": 0}  # parameters of all sets that are drawn from
+MINI = Path(__file__).with_name("mnist_mini.npz")
 _FILES = {"train": "train-images-idx3-ubyte", "test": "t10k-images-idx3-ubyte"}
 
 
@@ -179,13 +180,6 @@ def _read(name: str, train: ImageSet, drawn: Numbers, test: ImageSet, test_drawn
     return LoadedData(name, *images, train.image_shape, *labels, n_blank=n_blank, notes=train.notes)
 
 
-class LabelledImages(NamedTuple):
-    """Unit-norm images and what they show."""
-
-    images: Float[Tensor, "image pixel"]
-    labels: Int[Tensor, " image"]
-
-
 def load_mnist(split: Split = "train", folder: Folder = None) -> Float[Tensor, "image pixel"]:
     """Return the unit-norm images of one split, rows of 784 pixels.
 
@@ -202,22 +196,10 @@ def find_mnist(split: Split, folder: Folder = None) -> Path:
     return find_files("mnist", folder, [file])[file]
 
 
-def load_mnist_mini() -> LabelledImages:
-    """Return the 2,000 embedded MNIST training images, unit-norm rows of 784 pixels, and their labels.
-
-    By Y. LeCun, C. Cortes and C. Burges, licensed CC BY-SA 3.0.
-    """
-    pixels, labels = _read_mini()
-    return LabelledImages(unit_norm(torch.from_numpy(pixels).flatten(1).float()), torch.from_numpy(labels).long())
-
-
-def _read_mini() -> tuple[NDArray[Any], NDArray[Any]]:
-    with np.load(Path(__file__).with_name("mnist_mini.npz"), allow_pickle=False) as arrays:
-        return arrays["images"], arrays["labels"]
-
-
 def _load_mini(**counts: Any) -> LoadedData:
-    return split_images("mnist-mini", *_read_mini(), **counts)
+    """Read 2,000 MNIST training images, by Y. LeCun, C. Cortes and C. Burges, licensed CC BY-SA 3.0."""
+    with np.load(MINI, allow_pickle=False) as arrays:
+        return split_images("mnist-mini", arrays["images"], arrays["labels"], **counts)
 
 
 def _load_digits(**counts: Any) -> LoadedData:

@@ -25,13 +25,15 @@ Numbers = NDArray[np.int64]
 
 
 @contextmanager
-def refusing(expected: str, where: object, fix: str, errors: Any = Exception) -> Iterator[None]:
+def refusing(
+    expected: str, where: object, fix: str, errors: Any = Exception, *, argument: str = "data"
+) -> Iterator[None]:
     """Refuse data for what other libraries raise inside, almost anything if a file is damaged, in one line."""
     try:
         yield
     except errors as error:
         said = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
-        reject("data", expected, f"{where} ({said.splitlines()[0]})", fix)
+        reject(argument, expected, f"{where} ({said.splitlines()[0]})", fix)
 
 
 class Preprocessing(NamedTuple):
