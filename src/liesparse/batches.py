@@ -66,12 +66,10 @@ class LoaderBatches:
         self._batches, self._prepare = batches, prepare
         self._held: list[Tensor] = []  # read ahead from an iterator
         self.once = isinstance(batches, Iterator)
-        self.n_batches: int | None = None
-        if isinstance(batches, torch.utils.data.DataLoader):
-            try:
-                self.n_batches = len(batches)
-            except TypeError:  # of an iterable data set
-                self.n_batches = None
+        try:
+            self.n_batches: int | None = len(batches)  # type: ignore[arg-type]
+        except TypeError:  # an iterator, or a loader of an iterable data set
+            self.n_batches = None
 
     def look_ahead(self, n_images: int) -> Tensor:
         """Return the first images, without taking them from the stream."""

@@ -12,9 +12,9 @@ import io
 import json
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import safetensors
@@ -39,13 +39,13 @@ class Sealed(NamedTuple):
     tensors: dict[str, Tensor]
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write to a temporary name beside ``path``, sync, and rename: nobody ever sees half a file."""
+def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], object]) -> None:
+    """Write bytes, or let a function write, to a temporary name; sync, and rename: nobody ever sees half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with temporary.open("xb") as file:  # with the user's own permissions
-            file.write(content)
+            file.write(content) if isinstance(content, bytes) else content(file)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -60,7 +60,7 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise
 
 
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
+def write_json(path: Path, value: Any) -> None:
     """Write ``value`` as readable JSON, atomically."""
     write_atomically(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
 
@@ -142,13 +142,6 @@ def write_table(path: Path, columns: Mapping[str, Array], arrays: Mapping[str, A
         table = pyarrow.table({name: np.ascontiguousarray(column) for name, column in columns.items()})
         pyarrow.parquet.write_table(table, buffer)
     write_atomically(path, buffer.getvalue())
-
-
-def array_bytes(array: Array) -> bytes:
-    """Return an array as the contents of an .npy file."""
-    buffer = io.BytesIO()
-    np.save(buffer, array, allow_pickle=False)
-    return buffer.getvalue()
 
 
 def image_bytes(image: Array) -> bytes:

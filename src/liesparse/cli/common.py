@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -118,10 +117,9 @@ def print_table(title: str | None, head: Sequence[str], rows: Iterable[Sequence[
 
 def write_numbers(numbers: Mapping[str, Any] | Sequence[Any], target: Path | None) -> None:
     """Write numbers as JSON to a file, or to the standard output for ``-``."""
-    from liesparse.files import write_atomically
+    from liesparse.files import write_json
 
-    text = json.dumps(numbers, indent=2) + "\n"
     if str(target) == "-":
-        sys.stdout.write(text)
+        print(json.dumps(numbers, indent=2))
     elif target is not None:
-        write_atomically(target, text.encode())
+        write_json(target, numbers)

@@ -134,7 +134,7 @@ def canonicalize(
     width = len(str(int(rows.places.max())))
     for place, image in zip(rows.places, canonical, strict=True):
         files.write_atomically(out / f"{place:0{width}d}.png", files.image_bytes(image))
-    files.write_atomically(out / "canonical.npy", files.array_bytes(canonical))
+    files.write_atomically(out / "canonical.npy", lambda file: np.save(file, canonical))
     sheet = figures.before_and_after(rows.images[:40].reshape(-1, *shape).numpy(), canonical[:40])
     files.write_atomically(out / "sheet.png", figures.to_png(sheet))
     console.print(f"{len(canonical):,} images, in {out}. Look at {out / 'sheet.png'}.")

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import secrets
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -37,6 +36,7 @@ from liesparse.data.arrays import SUFFIXES, read_file, read_npy
 from liesparse.data.downloads import cache_folder
 from liesparse.data.images import Numbers, Preprocessing, check_pixels, chunk_size, count_parts, find_seen, unit_rows
 from liesparse.data.pictures import find_pictures
+from liesparse.files import write_atomically
 from liesparse.parallel import ALONE, Group
 
 BLOCK = 32  # images that lie together and are read together
@@ -222,13 +222,7 @@ def _open(
     if isinstance(array.pixels, np.memmap) and array.pixels.flags.c_contiguous:
         return array.pixels, array.preprocessing
     plain = unpacked if array.preprocessing == preprocessing else done
-    plain.parent.mkdir(parents=True, exist_ok=True)
-    temporary = plain.with_name(f".{plain.name}.{secrets.token_hex(4)}.npy")
-    try:
-        np.save(temporary, np.ascontiguousarray(array.pixels), allow_pickle=False)
-        temporary.replace(plain)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_atomically(plain, lambda file: np.save(file, np.ascontiguousarray(array.pixels), allow_pickle=False))
     return read_npy(plain), array.preprocessing
 
 

@@ -65,16 +65,11 @@ class Recipe:
         """Return the recipe with some values changed, named as ``start`` or ``learning.n_epochs``."""
         recipe = self
         for name, value in values.items():
-            part, _, key = name.rpartition(".")
-            target = recipe if not part else getattr(recipe, part, None)
-            known = (
-                [f.name for f in fields(target)] if isinstance(target, Recipe | Settings | EvaluationSettings) else []
-            )
-            if key not in known or (not part and key in ("learning", "evaluation")):
+            if name not in names():
                 reject("setting", f"one of {', '.join(names())}", repr(name), "Check its name.")
-            assert isinstance(target, Recipe | Settings | EvaluationSettings)
-            changed: Any = replace(target, **{key: value})
-            recipe = replace(recipe, **{part: changed}) if part else changed
+            part, _, key = name.rpartition(".")
+            change = {part: replace(getattr(recipe, part), **{key: value})} if part else {key: value}
+            recipe = replace(recipe, **change)
         return recipe
 
 
