@@ -1,16 +1,25 @@
-"""The command line: each command parses, calls and writes, inside ``common.explained``."""
+"""The command line: each command parses, calls and writes."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from liesparse import __version__
 from liesparse.cli import common, model_commands, reproduce, tools, train
 
 HELP = "Learn from unlabelled images what is in them and how it moves."
-app = typer.Typer(name="liesparse", help=HELP, no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+class _Commands(TyperGroup):
+    def invoke(self, ctx: Any) -> Any:
+        with common.explained():  # what goes wrong in any command
+            return super().invoke(ctx)
+
+
+app = typer.Typer(name="liesparse", cls=_Commands, help=HELP, no_args_is_help=True, pretty_exceptions_enable=False)
 app.command()(train.demo)
 app.command()(train.train)
 app.command()(tools.suggest)

@@ -65,10 +65,9 @@ def explained(*, code: int = 1, group: Group | None = None) -> Iterator[None]:
         console.print(str(stopped) or "Stopped.")
         raise Exit(130) from None
     except Exception as error:
-        from liesparse import learning, parallel  # not before, as torch is slow to import
-
-        expected = (ValueError, OSError, MemoryError, learning.LearningError, parallel.LostError)
-        if debug or not isinstance(error, (*expected, TypeError) if code == 2 else expected):
+        own = type(error).__module__.startswith("liesparse.")
+        kinds = (ValueError, OSError, MemoryError, *([TypeError] if code == 2 else []))
+        if debug or not (own or isinstance(error, kinds)):
             raise
         if group is not None:
             console.quiet = not group.speaks_first()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from liesparse.cli.common import DataDir, JsonOption, ProgressBar, console, explained, fail, write_numbers
+from liesparse.cli.common import DataDir, JsonOption, ProgressBar, console, fail, write_numbers
 from liesparse.cli.train import print_metrics, print_verdict
 
 if TYPE_CHECKING:
@@ -68,7 +68,6 @@ def _check_suffix(option: str, out: Path, *known: str) -> str:
     return out.suffix.lower()
 
 
-@explained()
 def evaluate(run: RunArgument, data: OtherData = None, data_dir: DataDir = None, json: JsonOption = None) -> None:
     """Measure a run on held-out images, beside plain sparse coding."""
     from liesparse.run_directory import measure
@@ -81,7 +80,6 @@ def evaluate(run: RunArgument, data: OtherData = None, data_dir: DataDir = None,
     print_verdict(opened.coder)
 
 
-@explained()
 def infer(
     run: RunArgument,
     images: ImagesArgument,
@@ -111,7 +109,6 @@ def infer(
     console.print(f"{len(codes):,} images, in {out}.")
 
 
-@explained()
 def canonicalize(
     run: RunArgument,
     images: ImagesArgument,
@@ -140,7 +137,6 @@ def canonicalize(
     console.print(f"{len(canonical):,} images, in {out}. Look at {out / 'sheet.png'}.")
 
 
-@explained()
 def traverse(
     run: RunArgument,
     images: ImagesArgument,
@@ -173,7 +169,6 @@ def traverse(
     console.print(f"{len(chosen)} images along {len(walks)} axes, in {out}.")
 
 
-@explained()
 def report(run: RunArgument, data: OtherData = None, data_dir: DataDir = None) -> None:
     """Write RUN/report.html: what did it learn? One file, no network."""
     from liesparse.report import write_report
@@ -195,7 +190,6 @@ def report(run: RunArgument, data: OtherData = None, data_dir: DataDir = None) -
     console.print(f"Look at {path}.")
 
 
-@explained()
 def explore(
     run: Annotated[
         Path | None, Argument(metavar="[RUN]", help="Folder that `liesparse train` wrote; without it, a demo.")

@@ -34,7 +34,6 @@ def _choose_rows(rows: str | None, known: list[str]) -> list[str]:
 
 
 @app.command()
-@explained()
 def table1(
     rows: Annotated[
         str, Option(help="Rows, separated by commas: translation, rotation-scaling, mnist-10, mnist-100, or all.")
@@ -87,7 +86,6 @@ def table1(
 
 
 @app.command()
-@explained()
 def battery(
     problems: Annotated[str, Option(help="Problems, separated by commas, or all.")] = "all",
     seeds: Annotated[int, Option(min=1, help="How many seeds: 0, 1, 2, ...")] = 5,
@@ -127,7 +125,6 @@ def battery(
 
 
 @app.command()
-@explained()
 def figures(
     rows: Annotated[
         str | None,

@@ -21,7 +21,6 @@ data = Typer(no_args_is_help=True, help="List data sets, fetch them, look at the
 
 
 @data.command(name="list")
-@explained()
 def list_command(data_dir: DataDir = None) -> None:
     """List the data sets that have a name, and where they are."""
     from liesparse.data import list_datasets
@@ -32,7 +31,6 @@ def list_command(data_dir: DataDir = None) -> None:
 
 
 @data.command()
-@explained()
 def fetch(name: Annotated[str, Argument(help="mnist or fashion-mnist.")], data_dir: DataDir = None) -> None:
     """Get a data set into the cache, its checksums checked."""
     from liesparse.data import fetch
@@ -41,7 +39,6 @@ def fetch(name: Annotated[str, Argument(help="mnist or fashion-mnist.")], data_d
 
 
 @data.command()
-@explained()
 def preview(
     data: DataArgument,
     out: Annotated[Path, Option(help="File for the picture.")] = Path("preview.png"),
@@ -57,7 +54,6 @@ def preview(
     console.print(f"{loaded.summary()} Look at {out}.")
 
 
-@explained()
 def suggest(
     data: DataArgument,
     torus_dims: Annotated[str, Option(help="Numbers of torus axes to try, separated by commas.")] = "1,2",
@@ -94,7 +90,6 @@ def suggest(
     console.print(f"Fits best: {chosen}. Next: liesparse train {data} {chosen} --out RUN")
 
 
-@explained()
 def doctor(
     data_dir: DataDir = None,
     test: Annotated[bool, Option(help="Whether to train a small model as a test.")] = True,
@@ -142,7 +137,6 @@ def _try_to_learn() -> dict[str, Any]:
     return {"self_test_snr": found, "self_test_seconds": round(seconds, 1), "self_test_passed": found > 8}
 
 
-@explained()
 def bench(
     json: JsonOption = None,
     plot: Annotated[Path | None, Option(help="Draw how time grows with each size into this PNG file.")] = None,

@@ -22,7 +22,6 @@ TRUSTED = 50  # effective sample size below which the integrals are not; docs/en
 METRICS = {"snr": ("SNR", ".2f"), "active_codes": ("active codes", ".2f"), "log_likelihood": ("ln P(I | α̂)", ".1f")}
 
 
-@explained()
 def train(
     data: DataArgument,
     out: Annotated[Path, Option(help="Folder for the run.")],
@@ -170,7 +169,6 @@ def print_metrics(metrics: dict[str, Any]) -> None:
         )
 
 
-@explained()
 def demo(
     out: Annotated[Path, Option(help="Folder for the model, metrics.json and the picture.")] = Path("runs/demo"),
     seed: Annotated[int, Option(min=0, help="Random seed: same seed, same numbers.")] = 0,
