@@ -14,6 +14,8 @@ from liesparse._checks import check_count, check_images, check_unit_norm, reject
 from liesparse.files import hash_tensor
 from liesparse.parallel import ALONE, Group
 
+Batches = Iterator[Float[Tensor, "batch pixel"]]
+
 
 @runtime_checkable
 class BatchSource(Protocol):
@@ -21,9 +23,7 @@ class BatchSource(Protocol):
 
     n_batches: int | None  # in an epoch, where that is known
 
-    def epoch(
-        self, generator: torch.Generator, *, skip: int = 0, group: Group = ALONE
-    ) -> Iterator[Float[Tensor, "batch pixel"]]:
+    def epoch(self, generator: torch.Generator, *, skip: int = 0, group: Group = ALONE) -> Batches:
         """Yield this process's part of each unit-norm batch but the first ``skip``.
 
         An equal generator gives equal batches, however many processes share them; a part may be empty.
@@ -41,9 +41,7 @@ class ShuffledArrays:
         self.batch_size = check_count("batch_size", batch_size)
         self.n_batches: int | None = -(-len(images) // batch_size)
 
-    def epoch(
-        self, generator: torch.Generator, *, skip: int = 0, group: Group = ALONE
-    ) -> Iterator[Float[Tensor, "batch pixel"]]:
+    def epoch(self, generator: torch.Generator, *, skip: int = 0, group: Group = ALONE) -> Batches:
         """Yield the batches of one epoch; every process has all images, and knows the order of all."""
         order = torch.randperm(len(self.images), generator=generator)
         for chosen in order.split(self.batch_size)[skip:]:
@@ -84,14 +82,8 @@ class LoaderBatches:
             self._held = seen
         return torch.cat(seen)
 
-    def epoch(
-        self,
-        generator: torch.Generator,  # noqa: ARG002, the loader has its own
-        *,
-        skip: int = 0,
-        group: Group = ALONE,
-    ) -> Iterator[Tensor]:
-        """Yield the batches, unit norm."""
+    def epoch(self, generator: torch.Generator, *, skip: int = 0, group: Group = ALONE) -> Batches:  # noqa: ARG002
+        """Yield the batches, unit norm; a loader has its own generator."""
         if group.size > 1:
             reject("X", "an array or a folder of shards, for several processes", "a stream", "Save it as .npy files.")
         held, self._held = self._held, []

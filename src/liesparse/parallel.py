@@ -55,7 +55,7 @@ class Group:
 
     def all_equal(self, value: Any) -> bool:
         """Tell whether all processes have an equal value."""
-        first, *others = self._gather_objects(value)
+        first, *others = self.gather_objects(value)
         return all(other == first for other in others)
 
     def ask_to_stop(self) -> None:
@@ -83,9 +83,17 @@ class Group:
         parts = (message[:-2] / n_images).split([tensor.numel() for tensor in tensors])
         return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
 
+    def gather_objects(self, value: T) -> list[T]:
+        """Return the values of all processes, in their order."""
+        found: list[Any] = [value] * self.size
+        if self.size > 1:
+            with self._listening():
+                dist.all_gather_object(found, value)
+        return found
+
     def gather(self, rows: Tensor) -> Tensor:
         """Return the rows of all processes, in their order."""
-        return rows if self.size == 1 else torch.cat(self._gather_objects(to_cpu(rows))).to(rows.device)
+        return rows if self.size == 1 else torch.cat(self.gather_objects(to_cpu(rows))).to(rows.device)
 
     def broadcast(self, value: T) -> T:
         """Return what the first process has; its tensors should be on the CPU."""
@@ -101,13 +109,6 @@ class Group:
             return self._store is None or bool(self._store.add("liesparse/spoken", 1) == 1)
         except RuntimeError:  # torchrun outlives us all, but now it is gone as well
             return True
-
-    def _gather_objects(self, value: T) -> list[T]:
-        found: list[Any] = [value] * self.size
-        if self.size > 1:
-            with self._listening():
-                dist.all_gather_object(found, value)
-        return found
 
     @contextmanager
     def _listening(self) -> Iterator[None]:

@@ -39,13 +39,6 @@ def test_every_value_can_be_changed():
     assert recipe.start == "random"
 
 
-def test_a_purpose_changes_what_it_names_and_nothing_else(tmp_path):
-    path = tmp_path / "mine.toml"
-    path.write_text('start = "random"\n[learning]\nn_epochs = 3\n[for.digits.learning]\nn_epochs = 4\n')
-    assert load_recipe(path, "letters") == load_recipe(path)
-    assert load_recipe(path, "digits") == load_recipe(path).with_values({"learning.n_epochs": 4})
-
-
 def test_a_file_of_ones_own(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text('start = "random"\n[learning]\nn_epochs = 3\n')

@@ -77,7 +77,7 @@ def test_every_image_once_and_the_blank_ones_never(folder):
     torch.testing.assert_close(in_order(torch.cat(batches)), in_order(expected))
     assert shards.image_shape == (3, 4)
     torch.testing.assert_close(shards.rows(np.arange(2037), torch.float64), expected)
-    assert shards.places().tolist() == np.flatnonzero(images.any(axis=(1, 2))).tolist()
+    assert shards.places.tolist() == np.flatnonzero(images.any(axis=(1, 2))).tolist()
 
 
 def test_the_seed_and_the_epoch_decide_the_order_and_the_workers_do_not(tmp_path):

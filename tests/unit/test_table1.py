@@ -20,14 +20,14 @@ def tiny(monkeypatch):
     monkeypatch.setattr(table1, "N_MONITORED", 20)
 
 
-def quick(name, row):
-    recipe = load_recipe(name, row)
+def quick(name):
+    recipe = load_recipe(name)
     return replace(recipe, learning=replace(recipe.learning, n_epochs=1))
 
 
 @pytest.fixture
 def recipes():
-    return {name: {"translation": quick(name, "translation")} for name in ("paper", "best")}
+    return {name: {"translation": quick(name)} for name in ("paper", "best")}
 
 
 def collect(jobs, recipes, folder):

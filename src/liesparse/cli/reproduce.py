@@ -60,7 +60,7 @@ def table1(
     chosen = ["paper", "best"] if recipe == "both" else [recipe.value]
     with explained(code=2):
         changes = parse_values(values or []) | ({"learning.n_epochs": epochs} if epochs is not None else {})
-        recipes = {name: {row: load_recipe(name, row).with_values(changes) for row in names} for name in chosen}
+        recipes = {name: dict.fromkeys(names, load_recipe(name).with_values(changes)) for name in chosen}
     weights = {job: 1.0 if job.method in recipes else 0.1 for job in work.plan(names, recipes, seeds)}
     found: dict[Job, dict[str, Any]] = {}
     with common.ProgressBar("Table 1") as bar:
@@ -159,7 +159,7 @@ def figures(
         names.remove("mnist-10")
     orders = []
     for name in names:
-        recipe, row = load_recipe("best", name), ROWS[name]
+        recipe, row = load_recipe("best"), ROWS[name]
         if epochs is not None:
             recipe = recipe.with_values({"learning.n_epochs": epochs})
             row = replace(row, sparse_coding_epochs=epochs)

@@ -97,27 +97,23 @@ class ImageSet:
     name: str
     array: ImageArray
     image_shape: tuple[int, ...]  # (height, width), or (height, width, 3) with colours
-    kept: Numbers  # places of the images that are not blank, in order
+    places: Numbers  # in the file, of the images that are not blank, in order
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
-        return len(self.kept)
+        return len(self.places)
 
     @property
     def n_blank(self) -> int:
         """Return how many images were skipped."""
-        return len(self.array.pixels) - len(self.kept)
-
-    def places(self) -> Numbers:
-        """Return the place of each image in the file."""
-        return self.kept
+        return len(self.array.pixels) - len(self)
 
     def rows(self, numbers: Numbers) -> Float[Tensor, "image pixel"]:
         """Read some images as unit-norm float32 rows."""
         found, pixels = torch.empty(len(numbers), math.prod(self.image_shape)), self.array.pixels
         step = chunk_size(pixels[0].shape)
         for begin in range(0, len(numbers), step):
-            places = self.kept[numbers[begin : begin + step]]
+            places = self.places[numbers[begin : begin + step]]
             images = [pixels[place] for place in places] if isinstance(pixels, list) else pixels[places]
             found[begin : begin + step] = unit_rows(images, self.array.preprocessing).float()
         return found
@@ -126,7 +122,7 @@ class ImageSet:
         """Return the labels of some images, if there are any."""
         if self.array.labels is None:
             return None
-        return torch.from_numpy(np.asarray(self.array.labels)[self.kept[numbers]].astype(np.int64))
+        return torch.from_numpy(np.asarray(self.array.labels)[self.places[numbers]].astype(np.int64))
 
     def draw(self, counts: Sequence[int], seed: int) -> list[Numbers]:
         """Draw so many numbers for each part, each in the order of the file, which reads fastest."""

@@ -119,7 +119,7 @@ def load_images(
     kept = {"colour": "yes"} if len(image_shape) == 3 else {}
     images = check_shape(_open_path(path, kept | given, least=1)[0], image_shape)
     rows = images.rows(np.arange(len(images)))
-    return ImagesInOrder(images.name, rows, images.places(), images.n_blank, images.notes)
+    return ImagesInOrder(images.name, rows, images.places, images.n_blank, images.notes)
 
 
 def check_shape(loaded: _Images, image_shape: tuple[int, ...]) -> _Images:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import math
 import signal
+from collections import ChainMap
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -32,6 +33,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from liesparse._checks import check_count, reject
+from liesparse.batches import Batches
 from liesparse.data.arrays import SUFFIXES, read_file, read_npy
 from liesparse.data.downloads import cache_folder
 from liesparse.data.images import Numbers, Preprocessing, check_pixels, chunk_size, count_parts, find_seen, unit_rows
@@ -134,6 +136,7 @@ class Shards:
             chosen = counting[numbers[rows] - self.ends[home] + self.counts[home]]
             yield (file.dtype, file.shape, file.preprocessing), rows, file.read(begin, begin + BLOCK)[chosen]
 
+    @property
     def places(self) -> Numbers:
         """Return the place of each image that counts among all images of the folder."""
         return np.flatnonzero(np.concatenate([file.kept[: file.n_images] for file in self.files]))
@@ -191,20 +194,15 @@ def open_shards(
 
 def _look_through(files: list[Shard], group: Group) -> tuple[Shard, ...]:
     """Find the images that are not blank; several processes share the files, and tell each other what they saw."""
-    own = files[group.rank :: group.size]
-    for file in own:
+    own = range(group.rank, len(files), group.size)
+    for file in (files[number] for number in own):
         seen = find_seen(file.read, file.n_images, file.shape, file.preprocessing, str(file.path))
         file.kept[: file.n_images] = seen
     # The others may take longer than a message may, and on other machines there may be other files.
     if not group.all_equal(" ".join(f"{file.path.name} {file.digest} {file.n_images}" for file in files)):
         fix = "Give every machine the same files."
         reject("data", "the same files in every process", "others in some of them", fix)
-    own_kept = np.concatenate([np.zeros(0, dtype=bool), *(file.kept for file in own)])
-    all_kept = group.gather(torch.tensor(own_kept, dtype=torch.uint8)).numpy() > 0
-    # The files of the first process come first, then those of the second, and so on.
-    dealt = [number for rank in range(group.size) for number in range(rank, len(files), group.size)]
-    parts = np.split(all_kept, np.cumsum([len(files[number].kept) for number in dealt]))
-    kept = dict(zip(dealt, parts, strict=False))  # the last part is empty
+    kept = ChainMap(*group.gather_objects({number: files[number].kept for number in own}))
     return tuple(file._replace(kept=kept[number]) for number, file in enumerate(files))
 
 
@@ -286,9 +284,7 @@ class ShardBatches:
         """Return what tells these images from others."""
         return self.shards.fingerprint()
 
-    def epoch(
-        self, generator: torch.Generator, *, skip: int = 0, group: Group = ALONE
-    ) -> Iterator[Float[Tensor, "batch pixel"]]:
+    def epoch(self, generator: torch.Generator, *, skip: int = 0, group: Group = ALONE) -> Batches:
         """Yield this process's part of each batch but the first ``skip``, of which at most a buffer is read again."""
         if group.size > LANES:
             reject("processes", f"at most {LANES}", str(group.size), "Start fewer.")

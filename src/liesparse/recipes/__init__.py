@@ -80,11 +80,8 @@ def names() -> list[str]:
     return [f.name for f in fields(Recipe) if f.name not in parts] + inner
 
 
-def load_recipe(name: str | Path = "best", purpose: str | None = None) -> Recipe:
-    """Load a recipe that ships with the package, or any TOML file.
-
-    A table ``[for.X]`` holds what is different for the purpose X, such as a row of the paper's table.
-    """
+def load_recipe(name: str | Path = "best") -> Recipe:
+    """Load a recipe that ships with the package, or any TOML file."""
     path = Path(name)
     if str(name) in RECIPES:
         text = resources.files(__package__).joinpath(f"{name}.toml").read_text(encoding="utf-8")
@@ -93,11 +90,9 @@ def load_recipe(name: str | Path = "best", purpose: str | None = None) -> Recipe
     else:
         reject("recipe", "'best', 'paper' or the path of a .toml file", repr(str(name)), "Check the name.")
     try:
-        table = tomllib.loads(text)
+        return Recipe().with_values(_flatten(tomllib.loads(text)))
     except tomllib.TOMLDecodeError as error:
         reject("recipe", "a TOML file", f"{name}: {error}", "Correct that line.")
-    purposes = table.pop("for", {})
-    return Recipe().with_values(_flatten(table)).with_values(_flatten(purposes.get(purpose, {})))
 
 
 def parse_values(pairs: list[str]) -> dict[str, Any]:
