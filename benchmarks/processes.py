@@ -152,25 +152,20 @@ def make_request(rng: np.random.Generator) -> Request:
     return "/api/picture", buffer.getvalue(), {"Content-Type": "application/octet-stream"}
 
 
-def exchange(connection: HTTPConnection, request: Request) -> str:
-    """Send one request and return what was wrong with the response, or nothing."""
-    try:
-        connection.request("POST", *request)
-        response = connection.getresponse()
-        body = response.read()
-        if response.status != 200:
-            return f"{response.status} {response.reason} {body[:200].decode(errors='replace')}"
-        return "" if "codes" in json.loads(body) else "a response without codes"
-    except (OSError, HTTPException, ValueError) as error:  # a timeout is an OSError
-        return f"{type(error).__name__}: {error}"
-
-
 def post_until(end: float, address: str, requests: list[Request], number: int) -> list[Exchange]:
     """Post until the end, and return every exchange; a problem costs the connection and a pause."""
     connection = HTTPConnection(address, timeout=TIMEOUT)
     done: list[Exchange] = []
     while (began := time.perf_counter()) < end:
-        problem = exchange(connection, requests[(number + len(done)) % len(requests)])
+        problem = ""
+        try:
+            connection.request("POST", *requests[(number + len(done)) % len(requests)])
+            response = connection.getresponse()
+            body = response.read()
+            if response.status != 200 or "codes" not in json.loads(body):
+                problem = f"{response.status} {response.reason} {body[:200].decode(errors='replace')}"
+        except (OSError, HTTPException, ValueError) as error:  # a timeout is an OSError
+            problem = f"{type(error).__name__}: {error}"
         done.append((time.perf_counter() - began, problem))
         if problem:
             connection.close()  # the next request opens another

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import numbers
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import torch
@@ -16,6 +18,16 @@ Size = tuple[str, int | None]  # the name of a dimension and its required size, 
 def reject(argument: str, expected: str, got: str, fix: str) -> NoReturn:
     """Raise the one kind of error this package raises for bad input."""
     raise ValueError(f"{argument}: expected {expected}, got {got}. {fix}")
+
+
+@contextmanager
+def refusing(expected: str, where: object, fix: str, errors: Any = Exception, argument: str = "data") -> Iterator[None]:
+    """Reject input for what other libraries raise inside, almost anything if a file is damaged, in one line."""
+    try:
+        yield
+    except errors as error:
+        said = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
+        reject(argument, expected, f"{getattr(error, 'filename', None) or where} ({said.splitlines()[0]})", fix)
 
 
 def describe(value: Any) -> str:

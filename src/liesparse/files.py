@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from liesparse._checks import reject
+from liesparse._checks import refusing, reject
 from liesparse.devices import to_cpu
 
 FORMAT_VERSION = 1
@@ -77,16 +77,17 @@ def write_sealed(path: str | Path, kind: str, header: Mapping[str, Any], tensors
 def read_sealed(path: str | Path, kind: str) -> Sealed:
     """Read a file of some kind; one that is damaged, foreign or newer gives a ``ValueError``. No code is run."""
     fix = f"Pass a {kind} file that liesparse wrote."
-    try:
-        with safetensors.safe_open(str(path), framework="pt") as file:
-            digest, _, text = (file.metadata() or {}).get(_KEY, " null").partition(" ")
-            header = json.loads(text)
-            # Copies: what safetensors gives is the file itself, which may still change.
-            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118, not a mapping
-    except FileNotFoundError:
+    if not Path(path).exists():
         reject("path", f"an existing {kind} file", str(path), fix)
-    except (safetensors.SafetensorError, ValueError, RecursionError, OSError, RuntimeError) as error:
-        reject("path", "a readable safetensors file", f"{path} ({error})", fix)
+    damaged = (safetensors.SafetensorError, ValueError, RecursionError, OSError, RuntimeError)
+    with (
+        refusing("a readable safetensors file", path, fix, damaged, "path"),
+        safetensors.safe_open(str(path), framework="pt") as file,
+    ):
+        digest, _, text = (file.metadata() or {}).get(_KEY, " null").partition(" ")
+        header = json.loads(text)
+        # Copies: what safetensors gives is the file itself, which may still change.
+        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118, not a mapping
     if not isinstance(header, dict) or "kind" not in header:
         reject("path", f"a liesparse {kind}", f"{path}, which is something else", fix)
     if header.get("version") != FORMAT_VERSION:

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from liesparse._checks import reject
+from liesparse._checks import refusing
 from liesparse.devices import message_backends, to_cpu
 
 READER_DIED = "DataLoader worker"  # begins what torch says, from wherever it is heard
@@ -141,12 +141,10 @@ def join() -> Iterator[Group]:
         return
     from torch.distributed.rendezvous import rendezvous  # not in every build of torch
 
-    try:
+    fix = "Start it with torchrun, or without WORLD_SIZE set."
+    with refusing("a group that torchrun made", "none", fix, (RuntimeError, ValueError), "processes"):
         store, rank, size = next(iter(rendezvous("env://", timeout=TIMEOUT)))
         dist.init_process_group(message_backends(), store=store, rank=rank, world_size=size, timeout=TIMEOUT)
-    except (RuntimeError, ValueError) as error:
-        first = str(error).splitlines()[0]
-        reject("processes", "a group that torchrun made", first, "Start it with torchrun, or without WORLD_SIZE set.")
     group = Group(store)
     with ExitStack() as leaving:
         leaving.callback(dist.destroy_process_group)

@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from liesparse._checks import reject
+from liesparse._checks import refusing, reject
 from liesparse.devices import to_cpu
 from liesparse.estimators import LieSparseCoder, SparseCoder
 from liesparse.files import write_json
@@ -64,14 +64,13 @@ def load_run(folder: Path) -> Run:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not path.exists():
         return {}
-    except (OSError, ValueError, RecursionError) as error:
-        reject("RUN", "readable JSON files", f"{path} ({error})", "Delete that file, or train again.")
-    if not isinstance(value, dict):
-        reject("RUN", "JSON files with an object", str(path), "Delete that file, or train again.")
+    damaged = (OSError, ValueError, RecursionError)
+    with refusing("readable JSON files", path, "Delete that file, or train again.", damaged, "RUN"):
+        value = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(value, dict):
+            raise ValueError("no object")
     return value
 
 

@@ -141,7 +141,7 @@ def figures(
     Learned models are kept in OUT/models and used again. After Ctrl-C the same command goes on where it stopped.
     """
     from liesparse import load_recipe, training
-    from liesparse.data import find_mnist
+    from liesparse.data.downloads import SIZES, find_files
     from liesparse.reproduce.table1 import ROWS, Order
 
     names = _choose_rows(rows, list(FIGURE_ROWS))
@@ -150,8 +150,7 @@ def figures(
     models.mkdir(parents=True, exist_ok=True)
     try:  # before, not after, the others are learned
         if "mnist-10" in names:
-            find_mnist("train", data_dir)
-            find_mnist("test", data_dir)
+            find_files("mnist", data_dir, [file for file in SIZES if "images" in file])
     except FileNotFoundError as error:
         if rows is not None:  # it was asked for
             raise

@@ -2,7 +2,6 @@
 
 from liesparse.data.datasets import Dataset as Dataset
 from liesparse.data.datasets import LoadedData as LoadedData
-from liesparse.data.datasets import find_mnist as find_mnist
 from liesparse.data.datasets import list_datasets as list_datasets
 from liesparse.data.datasets import load_mnist as load_mnist
 from liesparse.data.datasets import register_dataset as register_dataset

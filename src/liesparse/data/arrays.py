@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from liesparse._checks import reject
-from liesparse.data.images import ImageArray, Preprocessing, refusing
+from liesparse._checks import refusing, reject
+from liesparse.data.images import ImageArray, Preprocessing
 from liesparse.data.pictures import MAX_FILE_BYTES, decode_all
 
 SUFFIXES = (".npy", ".npz", ".parquet")
@@ -124,7 +124,7 @@ def _is_idx(start: bytes) -> bool:
 def read_idx(path: Path, *, argument: str = "data", kind: str = "images", n_axes: int | None = None) -> NDArray[Any]:
     """Return the array in an idx file: memory-mapped if plain, read into memory if gzipped."""
     damaged, fix = (ValueError, EOFError, gzip.BadGzipFile, zlib.error), "Fetch it anew; it may be cut short."
-    with refusing(f"an idx file of {kind}", path, fix, damaged, argument=argument), path.open("rb") as file:
+    with refusing(f"an idx file of {kind}", path, fix, damaged, argument), path.open("rb") as file:
         size, compressed = path.stat().st_size, file.peek(2)[:2] == _GZIP_MAGIC
         stream = gzip.GzipFile(fileobj=file) if compressed else file
         start = stream.read(4)

@@ -186,14 +186,9 @@ def load_mnist(split: Split = "train", folder: Folder = None) -> Float[Tensor, "
     Looks for the idx file, gzipped or not, in ``folder``, else in LIESPARSE_DATA, else in the user's cache;
     ``liesparse.data.fetch`` puts it there.
     """
-    pixels = read_idx(find_mnist(split, folder), argument="MNIST file", n_axes=3)
-    return unit_norm(torch.from_numpy(pixels.reshape(len(pixels), -1).astype(np.float32)))
-
-
-def find_mnist(split: Split, folder: Folder = None) -> Path:
-    """Return the path of one split's images, or say where it was looked for."""
     file = _FILES[check_choice("split", split, tuple(_FILES))]
-    return find_files("mnist", folder, [file])[file]
+    pixels = read_idx(find_files("mnist", folder, [file])[file], argument="MNIST file", n_axes=3)
+    return unit_norm(torch.from_numpy(pixels.reshape(len(pixels), -1).astype(np.float32)))
 
 
 def _load_mini(**counts: Any) -> LoadedData:

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from liesparse._checks import check_choice, reject
+from liesparse._checks import check_choice, refusing, reject
 from liesparse.files import write_atomically
 
 _LOG = logging.getLogger(__name__)
@@ -142,11 +142,8 @@ def fetch(name: str, folder: Folder = None) -> Path:
                 if hashlib.sha256(content).hexdigest() != download.hashes[file]:
                     wrong = f"its SHA-256 is not that of {download.title}"
                     raise FetchError(f"{file}: {wrong}; it was thrown away. Try again.")
-                try:
+                with refusing("a folder that can be written", target, "Pass another folder.", OSError, "folder"):
                     write_atomically(target / file, content)
-                except OSError as error:
-                    got = f"{target} ({error.strerror})"
-                    reject("folder", "a folder that can be written", got, "Pass another folder.")
                 _LOG.info("%s: %s is in %s", download.title, file, target)
                 missing = [other for other in missing if other != file]
         except FetchError as failure:

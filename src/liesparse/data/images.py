@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -22,18 +21,6 @@ _GREY = (0.299, 0.587, 0.114)  # ITU-R BT.601, as Pillow has it
 _SHARE, _MOST = 0.1, 10_000  # held out for the test, unless asked otherwise
 Pixels = NDArray[Any] | list[NDArray[Any]]  # one array (perhaps memory-mapped), or one array for each image
 Numbers = NDArray[np.int64]
-
-
-@contextmanager
-def refusing(
-    expected: str, where: object, fix: str, errors: Any = Exception, *, argument: str = "data"
-) -> Iterator[None]:
-    """Refuse data for what other libraries raise inside, almost anything if a file is damaged, in one line."""
-    try:
-        yield
-    except errors as error:
-        said = getattr(error, "strerror", None) or str(error).strip() or type(error).__name__
-        reject(argument, expected, f"{where} ({said.splitlines()[0]})", fix)
 
 
 class Preprocessing(NamedTuple):

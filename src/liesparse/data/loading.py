@@ -19,7 +19,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from liesparse._checks import check_count, check_real, reject
+from liesparse._checks import check_count, check_real, refusing, reject
 from liesparse.data import arrays, pictures
 from liesparse.data.datasets import COUNTS, DATASETS, LoadedData, hold_out
 from liesparse.data.downloads import Folder
@@ -156,7 +156,8 @@ def _open_path(
     known = {**dict.fromkeys(keys), **COUNTS, **Preprocessing()._asdict()}
     values = _read_parameters(str(path), known, given)
     preprocessing = Preprocessing(*(values[key] for key in Preprocessing._fields))
-    try:
+    readable = "readable files, and room in the cache folder" if shards else "a readable file"
+    with refusing(readable, path, "Check permissions and space.", OSError):
         if shards:
             return open_shards(path, values["key"], preprocessing, group=group), values
         if path.is_dir() or suffix == ".zip":
@@ -171,10 +172,6 @@ def _open_path(
         else:
             array = ImageArray(arrays.read_idx(path), None, preprocessing)
         return check_array(array, str(path), least=least), values
-    except OSError as error:
-        where = f"{error.filename or path} ({error.strerror or error})"
-        expected = "readable files, and room in the cache folder" if shards else "a readable file"
-        reject("data", expected, where, "Check permissions and space.")
 
 
 class Spec(NamedTuple):

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from liesparse._checks import reject
-from liesparse.data.images import ImageArray, Preprocessing, refusing
+from liesparse._checks import refusing, reject
+from liesparse.data.images import ImageArray, Preprocessing
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm", ".pbm")
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")  # none that runs another program

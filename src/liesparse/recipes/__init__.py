@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-from liesparse._checks import check_choice, check_count, reject
+from liesparse._checks import check_choice, check_count, refusing, reject
 from liesparse.model import Parameters
 from liesparse.posterior import Engine, engine_names, make_engine
 from liesparse.settings import Settings
@@ -89,10 +89,8 @@ def load_recipe(name: str | Path = "best") -> Recipe:
         text = path.read_text(encoding="utf-8")
     else:
         reject("recipe", "'best', 'paper' or the path of a .toml file", repr(str(name)), "Check the name.")
-    try:
+    with refusing("a TOML file", name, "Correct that line.", tomllib.TOMLDecodeError, "recipe"):
         return Recipe().with_values(_flatten(tomllib.loads(text)))
-    except tomllib.TOMLDecodeError as error:
-        reject("recipe", "a TOML file", f"{name}: {error}", "Correct that line.")
 
 
 def parse_values(pairs: list[str]) -> dict[str, Any]:
