@@ -29,6 +29,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _MAX_DEFLATE_RATIO = 1040  # deflate cannot shrink further: a header that asks for more lies
 _LABEL_NAMES = ("labels", "label", "y", "targets")  # taken as labels unless told otherwise
 _BATCH = 1024  # table rows read at a time
+Names = Collection[str]
 _DAMAGED = "Save it anew with numpy.save or numpy.savez."
 
 
@@ -47,19 +48,18 @@ def read_npy(path: Path) -> np.memmap[Any, Any]:
         return np.lib.format.open_memmap(path, "r")
 
 
-def _choose(key: str | None, found: Collection[str], one: str, named: str, got: str) -> str:
-    """Return the given one of the arrays or columns that may hold images, or the only one."""
-    chosen = [name for name in found if key in (None, name)]
+def _choose(
+    key: str | None, label_key: str | None, names: Names, images: Names, labels: Names, kind: str, path: Path
+) -> tuple[str, str | None]:
+    """Return which arrays or columns hold images and labels: those asked for, the only one, one of a usual name."""
+    there = f"the {kind}s {', '.join(names) or 'none'} in {path}"
+    chosen = [name for name in images if key in (None, name)]
     if len(chosen) != 1:
-        reject("data", one if key is None else f"{named} {key}", got, "Choose one with key=NAME.")
-    return chosen[0]
-
-
-def _choose_labels(key: str | None, keys: Collection[str], usable: Collection[str], where: str, got: str) -> str | None:
-    """Return the key of the labels: the given one, else a usual name among those that are usable, else None."""
-    if key is not None and key not in keys:
-        reject("data", f"labels {where} {key}", got, "Choose one of them with labels=NAME.")
-    return key or next((name for name in _LABEL_NAMES if name in usable), None)
+        expected = f"one {kind} of images" if key is None else f"images in {kind} {key}"
+        reject("data", expected, f"{', '.join(images) or 'none'} of {there}", "Choose one with key=NAME.")
+    if label_key is not None and label_key not in names:
+        reject("data", f"labels in {kind} {label_key}", there, "Choose one of them with labels=NAME.")
+    return chosen[0], label_key or next((name for name in _LABEL_NAMES if name in labels), None)
 
 
 class _Member(NamedTuple):
@@ -102,11 +102,9 @@ def _read_npz(path: Path, key: str | None, label_key: str | None) -> tuple[NDArr
     """Return one array of images, and one of labels if there is one."""
     with refusing("a .npz file", path, _DAMAGED), zipfile.ZipFile(path) as archive:
         members = {info.filename.removesuffix(".npy"): _Member.open(archive, info) for info in archive.infolist()}
-    got = f"the keys {', '.join(members) or 'none'} in {path}"
     images = [name for name, member in members.items() if key or member.shape[1:] or len(members) == 1]
     flat = [name for name, member in members.items() if len(member.shape) == 1 and member.dtype.kind in "biuf"]
-    key = _choose(key, images, "one array of images", "the key", got)
-    label_key = _choose_labels(label_key, members, flat, "under the key", got)
+    key, label_key = _choose(key, label_key, members, images, flat, "array", path)
     return members[key].read(path), members[label_key].read(path) if label_key else None
 
 
@@ -159,10 +157,7 @@ def _read_parquet(path: Path, key: str | None, label_key: str | None, preprocess
         images = [name for name, kind in columns if kind in ("pictures", "lists")]
         whole = [name for name, kind in columns if kind == "whole numbers"]
         names = [name for name, _ in columns]
-        there = f"the columns {', '.join(names)} in {path}"
-        got = f"{', '.join(images) or 'none'} of {there}"
-        column = _choose(key, images, "one column of images (bytes, or lists of numbers)", "images in column", got)
-        label_column = _choose_labels(label_key, names, whole, "in column", there)
+        column, label_column = _choose(key, label_key, names, images, whole, "column", path)
         labels = file.read([label_column])[label_column].to_numpy() if label_column else None
         batches = (batch.column(0) for batch in file.iter_batches(_BATCH, columns=[column]))
         if dict(columns)[column] == "lists":
