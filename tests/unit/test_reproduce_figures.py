@@ -7,6 +7,7 @@ import torch
 
 from liesparse.data import translations
 from liesparse.estimators import SparseCoder
+from liesparse.figures import to_png
 from liesparse.figures.paper import RowPanels
 from liesparse.inference import infer_codes
 from liesparse.initialization import random_start
@@ -86,6 +87,19 @@ def test_only_what_there_is_gets_drawn(model, images, names, plain, drawn):
         work.plain_panels(SparseCoder.from_dictionary(model.dictionary, (28, 28)), images, seed=0) if plain else None
     )
     assert list(work.draw(rows, beside)) == drawn
+
+
+@pytest.mark.parametrize("torus_dim", [1, 2])
+def test_the_picture_of_the_demo_has_every_panel(torus_dim):
+    rng = torch.Generator().manual_seed(0)
+    model = random_start(64, n_irreps=12, torus_dim=torus_dim, include_zero=True, generator=rng)
+    images = torch.nn.functional.normalize(torch.rand(10, 64, generator=rng), dim=1)
+    figure = work.demo_figure(model, images, "headline")
+    titles = " ".join(axes.get_title(loc="left") for axes in figure.axes)
+    assert "dictionary" in titles
+    assert "the first 24 columns of W" in titles
+    assert titles.count("Traversal") == torus_dim
+    assert to_png(figure, dpi=40).startswith(b"\x89PNG")
 
 
 @pytest.fixture

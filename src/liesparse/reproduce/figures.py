@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from liesparse import figures
 from liesparse.data import translations
 from liesparse.estimators import LieSparseCoder, SparseCoder
-from liesparse.figures import Array, DemoPanels, paper
+from liesparse.figures import Array, draw_sheet, new_figure, paper, to_unit_peak
 from liesparse.figures.paper import InferencePanels, PlainPanels, RowPanels
-from liesparse.inference import infer_codes, map_poses
+from liesparse.metrics import infer
 from liesparse.model import Parameters, apply_transform, reconstruct
 from liesparse.posterior import AdaptiveEngine, TorusPosterior, pose_natural
 from liesparse.recipes import load_recipe
@@ -39,10 +38,8 @@ def row_panels(name: str, model: Parameters, images: RowImages, seed: int) -> Ro
     samples = images.train[torch.randperm(len(images.train), generator=generator)[:N_SAMPLES]]
     inputs, walked = pick_examples(images, seed)
     span = SPANS.get(name, (-math.pi, math.pi))
-    engine = AdaptiveEngine(model.frequencies)
-    codes = infer_codes(model, inputs, engine)
+    _, _, codes, _, outputs = infer(model, inputs, AdaptiveEngine(model.frequencies))  # T(ŝ)Φα̂
     density = TorusPosterior(pose_natural(model, inputs, codes), model.frequencies).density(N_GRID)
-    outputs = reconstruct(model, codes, map_poses(model, inputs, codes, engine))  # T(ŝ)Φα̂
     return RowPanels(
         title=TITLES[name],
         samples=square(samples),
@@ -101,15 +98,6 @@ def square(rows: Float[Tensor, "*image pixel"]) -> Array:
     return rows.unflatten(-1, (side, side)).numpy()
 
 
-@dataclass(frozen=True)
-class DemoSettings:
-    """How large the demo is; the model is the paper's (K = 10, L = 128, n = 2, σ² = 0.01, λ = 10)."""
-
-    n_images: int = 30_000
-    n_epochs: int = 10
-    seed: int = 0
-
-
 class DemoResult(NamedTuple):
     """What the demo found."""
 
@@ -119,47 +107,58 @@ class DemoResult(NamedTuple):
     figure: Figure
 
 
-def run_demo(settings: DemoSettings, *, report: Watch | None = None) -> DemoResult:
-    """Learn from translated digits, compare with plain sparse coding, and draw what was learned."""
+def run_demo(n_images: int, n_epochs: int, seed: int, *, callback: Watch | None = None) -> DemoResult:
+    """Learn from translated digits, compare with plain sparse coding, and draw what was learned.
+
+    The model is the paper's (K = 10, L = 128, n = 2, σ² = 0.01, λ = 10).
+    """
     began = time.monotonic()
-    generator = torch.Generator().manual_seed(settings.seed)
-    images = translations(settings.n_images, generator=generator).images
+    generator = torch.Generator().manual_seed(seed)
+    images = translations(n_images, generator=generator).images
     test = translations(N_TEST, generator=generator).images  # other draws of the shifts
-    recipe = load_recipe("best").with_values({"learning.n_epochs": settings.n_epochs})
     trained = learn_model(
         images,
         ModelSettings(noise_std=0.1),
-        recipe,
+        load_recipe("best").with_values({"learning.n_epochs": n_epochs}),
         generator=generator,
         monitor_images=test[:N_MONITORED],
-        callback=report,
+        callback=callback,
     )
     seconds = time.monotonic() - began
-    model, history = trained.parameters, trained.history
-    coder = LieSparseCoder.from_model(
-        model, IMAGE_SHAPE, history=history, verdict=trained.verdict, random_state=settings.seed
-    )
-    baseline = SparseCoder(coder.n_components, n_epochs=5, random_state=settings.seed).fit(images)
-    metrics = measure(coder, baseline, test) | {"training_seconds": round(seconds, 1), **asdict(settings)}
+    known: dict[str, Any] = {"history": trained.history, "verdict": trained.verdict, "random_state": seed}
+    coder = LieSparseCoder.from_model(trained.parameters, IMAGE_SHAPE, **known)
+    baseline = SparseCoder(coder.n_components, n_epochs=5, random_state=seed).fit(images)
+    metrics = measure(coder, baseline, test) | {"training_seconds": round(seconds, 1)}
+    metrics |= {"n_images": n_images, "n_epochs": n_epochs, "seed": seed}
     metrics["total_seconds"] = round(time.monotonic() - began, 1)
     headline = (
-        f"Learned from {settings.n_images:,} unlabelled images: held-out SNR {metrics['lsc_snr']:.1f}"
+        f"Learned from {n_images:,} unlabelled images: held-out SNR {metrics['lsc_snr']:.1f}"
         f" (plain sparse coding: {metrics['sparse_coding_snr']:.1f})"
     )
-    return DemoResult(coder, baseline, metrics, figures.demo_figure(demo_panels(model, test[:20]), headline))
+    return DemoResult(coder, baseline, metrics, demo_figure(coder.model_, test[:20], headline))
 
 
-def demo_panels(model: Parameters, inputs: Float[Tensor, "example pixel"]) -> DemoPanels:
-    """Compute the images that the demo's picture shows."""
-    engine = AdaptiveEngine(model.frequencies)
-    codes = infer_codes(model, inputs, engine)
-    poses = map_poses(model, inputs, codes, engine)
-    moved = reconstruct(model, codes, poses)
-    return DemoPanels(
-        templates=square(model.dictionary.T),
-        planes=square(model.group_basis.T[:60]),
-        inputs=square(inputs),
-        reconstructions=square(moved),
-        canonical=square(reconstruct(model, codes, torch.zeros_like(poses))),
-        traversals=traverse(model, moved[[2, 4, 6, 9]], (-math.pi, math.pi)),
-    )
+def demo_figure(model: Parameters, inputs: Float[Tensor, "example pixel"], headline: str) -> Figure:
+    """Show templates, planes of W, inference examples, and a traversal along each torus axis."""
+    _, _, codes, poses, moved = infer(model, inputs, AdaptiveEngine(model.frequencies))
+    figure = new_figure(12, 7.6)
+    figure.suptitle(headline, fontsize=13, x=0.01, ha="left")
+    top, middle, bottom = np.asarray(figure.subfigures(3, 1, height_ratios=(2.55, 2.0, 2.3)))
+    left, right = top.subplots(1, 2)
+    draw_sheet(left, to_unit_peak(square(model.dictionary.T)), 5, "Shapes: the learned dictionary Φ")
+    columns = square(model.group_basis.T[:60])
+    title = f"Group: the first {len(columns)} columns of W, slowest planes first"
+    draw_sheet(right, to_unit_peak(columns), 12, title, signed=True)
+
+    triples = to_unit_peak(square(torch.stack((inputs, moved, reconstruct(model, codes, 0 * poses)))), 1)
+    title = "Inference on held-out images: the input, its reconstruction T(ŝ)Φα̂, and its shape brought to s = 0"
+    labels = ("input", "reconstruction", "canonical")
+    rows = triples.reshape(-1, *triples.shape[2:])
+    draw_sheet(middle.subplots(1, 1), rows, len(inputs), title, row_labels=labels)
+
+    walks = traverse(model, moved[[2, 4, 6, 9]], (-math.pi, math.pi))
+    for place, axes in enumerate(bottom.subplots(1, len(walks), squeeze=False)[0]):
+        frames = walks[place] / np.abs(walks[place][:, N_STEPS // 2, None]).max(axis=(-2, -1), keepdims=True)
+        title = f"Traversal of s{'₁₂₃₄₅₆'[place]} from -π to π"
+        draw_sheet(axes, frames.reshape(-1, *frames.shape[2:]), N_STEPS, title)  # unmoved: 1
+    return figure
