@@ -6,7 +6,6 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -77,14 +76,6 @@ class SparseCodingSettings:
         check_real("damping", self.damping, above=0)
 
 
-class SparseCodingProgress(NamedTuple):
-    """What a callback sees after each batch."""
-
-    step: int
-    n_steps: int
-    dictionary: Dictionary
-
-
 def log_likelihood(dictionary: Dictionary, images: Images, codes: Codes, *, noise_std: float) -> Numbers:
     """Return ln P(I|α), a Gaussian around Φα."""
     error = (images - codes @ dictionary.T).square().sum(dim=1)
@@ -122,10 +113,11 @@ def learn_sparse_coding(
     settings: SparseCodingSettings,
     *,
     generator: torch.Generator,
-    callback: Callable[[SparseCodingProgress], None] | None = None,
+    callback: Callable[[int, int], None] | None = None,
 ) -> Dictionary:
     """Learn a dictionary from unit-norm images, starting from images of the data.
 
+    After each batch ``callback`` is told how many are done, and how many there are.
     An image is the better start: a random direction correlates too little with any image to pass
     the threshold λσ², and would never be used.
     """
@@ -141,7 +133,7 @@ def learn_sparse_coding(
         squares.append(codes.square().mean(dim=0))
         dictionary = dictionary_step(dictionary, batch, codes, torch.stack(tuple(squares)).mean(dim=0), settings, rate)
         if callback is not None:
-            callback(SparseCodingProgress(step, n_steps, dictionary))
+            callback(step, n_steps)
     return dictionary
 
 

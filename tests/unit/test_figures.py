@@ -59,11 +59,10 @@ def words(figure):
     return [text.get_text() for text in figure.texts]
 
 
-@pytest.mark.parametrize(
-    ("draw", "limits", "n_rows"), [(paper.samples_figure, (0, 1), 8), (paper.columns_figure, (-1, 1), 10)]
-)
-def test_sheets_of_all_data_sets(rng, draw, limits, n_rows):
-    figure = draw([make_row(rng, title) for title in ("one", "two", "three")])
+@pytest.mark.parametrize(("signed", "limits", "n_rows"), [(False, (0, 1), 8), (True, (-1, 1), 10)])
+def test_sheets_of_all_data_sets(rng, signed, limits, n_rows):
+    images = {title: rng.random((10 * n_rows, SIDE, SIDE)) for title in ("one", "two", "three")}
+    figure = paper.sheets_figure(images, signed=signed)
     assert words(figure) == ["one", "two", "three"]
     assert figure.get_size_inches()[0] == pytest.approx(TEXT_WIDTH, abs=0.01)
     for axes in figure.axes:
@@ -75,8 +74,7 @@ def test_sheets_of_all_data_sets(rng, draw, limits, n_rows):
 
 def test_pixels_of_digits_are_two_dots_wide(rng):
     """Ten digits of 28 pixels with their frames: nothing is blurred, and neighbours are equal."""
-    row = make_row(rng)._replace(samples=rng.random((10, 28, 28)))
-    figure = paper.samples_figure([row, row])
+    figure = paper.sheets_figure(dict.fromkeys(("one", "two"), rng.random((10, 28, 28))), signed=False)
     pixels = np.asarray(Image.open(io.BytesIO(figures.to_png(figure, dpi=int(figure.dpi)))).convert("RGB"))
     for axes in figure.axes:
         box = axes.get_window_extent()
@@ -151,22 +149,32 @@ def test_comparison_shows_both_models_on_the_same_page(rng):
 def test_print_is_seven_points_at_least(rng):
     row = make_row(rng)
     plain = paper.PlainPanels(rng.random((10, SIDE, SIDE)), make_inference(rng, posed=False))
-    for figure in (paper.samples_figure([row]), paper.results_figure([row]), paper.comparison_figure(row, plain)):
+    for figure in (
+        paper.sheets_figure({"digits": row.samples}, signed=False),
+        paper.results_figure([row]),
+        paper.comparison_figure(row, plain),
+    ):
         labels = [label for axes in figure.axes for label in axes.get_xticklabels() + axes.get_yticklabels()]
         assert min(text.get_fontsize() for text in [*figure.texts, *labels]) >= 7
 
 
+def columns_figure(rng):
+    return paper.sheets_figure({"digits": make_row(rng).columns}, signed=True)
+
+
 def test_files_of_a_figure(rng):
-    figure = paper.columns_figure([make_row(rng)])
+    figure = columns_figure(rng)
     pdf = figures.to_pdf(figure)
     assert pdf.startswith(b"%PDF")
     assert b"/Type0" in pdf  # TrueType
-    assert pdf == figures.to_pdf(paper.columns_figure([make_row(np.random.default_rng(0))]))
+    assert pdf == figures.to_pdf(columns_figure(np.random.default_rng(0)))
 
 
-@pytest.mark.parametrize(("draw", "mode"), [(paper.columns_figure, "P"), (paper.results_figure, "RGB")])
+@pytest.mark.parametrize(
+    ("draw", "mode"), [(columns_figure, "P"), (lambda rng: paper.results_figure([make_row(rng)]), "RGB")]
+)
 def test_small_png_shows_the_same(rng, draw, mode):
-    figure = draw([make_row(rng)])
+    figure = draw(rng)
     small, large = (
         Image.open(io.BytesIO(content))
         for content in (figures.to_small_png(figure), figures.to_png(figure, dpi=int(figure.dpi)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -105,21 +105,11 @@ class PlainPanels(NamedTuple):
     inference: InferencePanels
 
 
-def samples_figure(rows: Sequence[RowPanels]) -> Figure:
-    """Show examples of each data set: figure 1."""
-    return _row_of_sheets([(row.title, row.samples) for row in rows], signed=False)
-
-
-def columns_figure(rows: Sequence[RowPanels]) -> Figure:
-    """Show the first columns of each learned W: figure 2."""
-    return _row_of_sheets([(row.title, row.columns) for row in rows], signed=True)
-
-
-def _row_of_sheets(sheets: Sequence[tuple[str, Array]], *, signed: bool) -> Figure:
-    """Put one sheet for each data set beside each other, ten images wide."""
+def sheets_figure(sheets: Mapping[str, Array], *, signed: bool) -> Figure:
+    """Put one sheet for each data set beside each other, ten images wide: examples in figure 1, W in figure 2."""
     between = (TEXT_WIDTH - 2 * MARGIN - 3 * SHEET_WIDTH) / 2
     page = Page(2 * MARGIN + len(sheets) * (SHEET_WIDTH + between) - between, SHEET_DPI)
-    for number, (title, images) in enumerate(sheets):
+    for number, (title, images) in enumerate(sheets.items()):
         place = Place(page, MARGIN + number * (SHEET_WIDTH + between), MARGIN + 0.1, SHEET_WIDTH)
         place.write(title, BODY)
         _draw_sheet(place.down(LINE), to_unit_peak(images), 10, signed=signed)

@@ -62,7 +62,10 @@ def plain_panels(baseline: SparseCoder, images: RowImages, seed: int) -> PlainPa
 def draw(rows: dict[str, RowPanels], plain: PlainPanels | None) -> dict[str, Figure]:
     """Draw the figures for which there is something to show."""
     every, results = list(rows.values()), [panels for name, panels in rows.items() if name != COMPARED]
-    drawn = {"figure1": paper.samples_figure(every), "figure2": paper.columns_figure(every)} if every else {}
+    drawn = {}
+    if every:
+        drawn["figure1"] = paper.sheets_figure({row.title: row.samples for row in every}, signed=False)
+        drawn["figure2"] = paper.sheets_figure({row.title: row.columns for row in every}, signed=True)
     if results:
         drawn["figure3"] = paper.results_figure(results)
     if COMPARED in rows and plain is not None:
