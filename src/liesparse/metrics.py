@@ -90,24 +90,13 @@ def templates_alive(codes: Codes) -> int:
 
 
 class Inferred(NamedTuple):
-    """Images and what a model made of them: the argument of every metric.
-
-    Attributes
-    ----------
-    parameters : Parameters
-        The model.
-    images, reconstructions : Tensor of shape (n_images, n_pixels)
-        Images of norm 1, and the same drawn again by the model.
-    codes : Tensor of shape (n_images, n_components)
-    poses : Tensor of shape (n_images, torus_dim)
-        In radians.
-    """
+    """Images and what a model made of them: the argument of every metric."""
 
     parameters: Parameters
-    images: Images
-    codes: Codes
-    poses: Poses
-    reconstructions: Images
+    images: Images  # of norm 1, (n_images, n_pixels)
+    codes: Codes  # (n_images, n_components)
+    poses: Poses  # (n_images, torus_dim), in radians
+    reconstructions: Images  # the images, drawn again by the model
 
 
 Metric = Callable[[Inferred], float]

@@ -32,10 +32,12 @@ def test_peaks_become_one_and_blank_stays_blank():
 N_EXAMPLES, N_STEPS, SIDE = 5, 5, 8
 
 
-def make_inference(rng, *, posed=True):
+def make_model(rng, *, posed=True):
     densities = rng.random((N_EXAMPLES, 12, 12)) if posed else None
     inputs, reconstructions = rng.random((2, N_EXAMPLES, SIDE, SIDE))
-    return paper.InferencePanels(inputs, 1.3 * rng.random((N_EXAMPLES, 10)), densities, reconstructions)
+    return paper.ModelPanels(
+        rng.random((10, SIDE, SIDE)), inputs, 1.3 * rng.random((N_EXAMPLES, 10)), densities, reconstructions
+    )
 
 
 def make_row(rng, title="digits", span=(-math.pi, math.pi)):
@@ -43,8 +45,7 @@ def make_row(rng, title="digits", span=(-math.pi, math.pi)):
         title=title,
         samples=rng.random((80, SIDE, SIDE)),
         columns=rng.normal(size=(100, SIDE, SIDE)),
-        templates=rng.random((10, SIDE, SIDE)),
-        inference=make_inference(rng),
+        model=make_model(rng),
         traversals=tuple(3 * rng.random((2, N_EXAMPLES, N_STEPS, SIDE, SIDE))),
         span=span,
     )
@@ -104,19 +105,19 @@ def test_inference_is_drawn_as_it_is(rng):
     cells = paper.results_figure([row]).axes[: 4 * N_EXAMPLES]
     for example in range(N_EXAMPLES):
         first, bars, density, last = cells[4 * example : 4 * example + 4]
-        assert [bar.get_height() for bar in bars.patches] == row.inference.codes[example].tolist()
-        assert bars.get_ylim()[1] > row.inference.codes.max()
+        assert [bar.get_height() for bar in bars.patches] == row.model.codes[example].tolist()
+        assert bars.get_ylim()[1] > row.model.codes.max()
         (heat,) = density.images
-        assert heat.get_array().tolist() == row.inference.densities[example].T.tolist()  # s₂ upwards
+        assert heat.get_array().tolist() == row.model.densities[example].T.tolist()  # s₂ upwards
         assert heat.origin == "lower"
-        assert heat.get_clim() == (0, row.inference.densities[example].max())
-        peak = np.unravel_index(row.inference.densities[example].argmax(), (12, 12))
+        assert heat.get_clim() == (0, row.model.densities[example].max())
+        peak = np.unravel_index(row.model.densities[example].argmax(), (12, 12))
         ring = density.collections[0].get_offsets()[0]
         np.testing.assert_allclose(ring, [2 * math.pi * place / 12 - math.pi for place in peak], atol=1e-12)
         shown = [axes.images[0].get_array() for axes in (first, last)]
-        largest = max(row.inference.inputs[example].max(), row.inference.reconstructions[example].max())
-        np.testing.assert_allclose(shown[0] * largest, row.inference.inputs[example])
-        np.testing.assert_allclose(shown[1] * largest, row.inference.reconstructions[example])
+        largest = max(row.model.inputs[example].max(), row.model.reconstructions[example].max())
+        np.testing.assert_allclose(shown[0] * largest, row.model.inputs[example])
+        np.testing.assert_allclose(shown[1] * largest, row.model.reconstructions[example])
         assert first.images[0].get_clim() == last.images[0].get_clim() == (0, 1)
 
 
@@ -135,7 +136,7 @@ def test_traversals_are_scaled_by_the_unmoved_image(rng):
 
 def test_comparison_shows_both_models_on_the_same_page(rng):
     row = make_row(rng, "MNIST", span=(-1.5, 1.0))
-    plain = paper.PlainPanels(rng.random((10, SIDE, SIDE)), make_inference(rng, posed=False))
+    plain = make_model(rng, posed=False)
     figure = paper.comparison_figure(row, plain)
     assert len(figure.axes) == (4 * N_EXAMPLES + 1) + (3 * N_EXAMPLES + 1) + 2
     assert "MNIST: Lie Group Sparse Coding" in words(figure)
@@ -148,7 +149,7 @@ def test_comparison_shows_both_models_on_the_same_page(rng):
 
 def test_print_is_seven_points_at_least(rng):
     row = make_row(rng)
-    plain = paper.PlainPanels(rng.random((10, SIDE, SIDE)), make_inference(rng, posed=False))
+    plain = make_model(rng, posed=False)
     for figure in (
         paper.sheets_figure({"digits": row.samples}, signed=False),
         paper.results_figure([row]),

@@ -77,25 +77,22 @@ class Cell(NamedTuple):
 
 
 def drawn_shapes() -> Tensor:
-    """Draw five shapes without symmetry: an L, a triangle, an arrow, an open ring with a dot, and an F."""
-    lines = {
-        "L": [[(8, 6), (8, 22), (19, 22)]],
-        "arrow": [[(14, 5), (14, 23)], [(8, 11), (14, 5), (20, 11)]],
-        "F": [[(8, 6), (20, 6)], [(9, 6), (9, 23)], [(9, 14), (17, 14)]],
-    }
+    """Draw five shapes without symmetry: an L, an arrow, an F, a triangle, and an open ring with a dot."""
+    stroke: dict[str, Any] = {"fill": 255, "width": 2 * FINER + FINER // 2}
+    shapes: tuple[list[tuple[str, tuple[int, ...], dict[str, Any]]], ...] = (
+        [("line", (8, 6, 8, 22, 19, 22), stroke)],
+        [("line", (14, 5, 14, 23), stroke), ("line", (8, 11, 14, 5, 20, 11), stroke)],
+        [("line", (8, 6, 20, 6), stroke), ("line", (9, 6, 9, 23), stroke), ("line", (9, 14, 17, 14), stroke)],
+        [("polygon", (9, 4, 20, 23, 9, 23), {"fill": 255})],
+        [("arc", (6, 6, 22, 22), stroke | {"start": 0, "end": 250}), ("ellipse", (12, 12, 17, 17), {"fill": 255})],
+    )
     pictures = []
-    for strokes in lines.values():
+    for parts in shapes:
         picture, pen = _canvas()
-        for stroke in strokes:
-            pen.line([(FINER * x, FINER * y) for x, y in stroke], fill=255, width=2 * FINER + FINER // 2)
+        for kind, places, how in parts:
+            getattr(pen, kind)([FINER * place for place in places], **how)
         pictures.append(picture)
-    picture, pen = _canvas()
-    pen.polygon([(FINER * x, FINER * y) for x, y in ((9, 4), (20, 23), (9, 23))], fill=255)
-    pictures.append(picture)
-    picture, pen = _canvas()
-    pen.arc((FINER * 6, FINER * 6, FINER * 22, FINER * 22), 0, 250, fill=255, width=2 * FINER + FINER // 2)
-    pen.ellipse((FINER * 12, FINER * 12, FINER * 17, FINER * 17), fill=255)
-    return _shrink([*pictures, picture])
+    return _shrink(pictures)
 
 
 def letters(alphabet: str = "ABCDEFGHIJKLMNOPQRSTUVWXYZ", height: int = 20) -> Tensor:

@@ -15,7 +15,7 @@ from torch import Tensor
 from liesparse.data import translations
 from liesparse.estimators import LieSparseCoder, SparseCoder
 from liesparse.figures import Array, draw_sheet, new_figure, paper, to_unit_peak
-from liesparse.figures.paper import InferencePanels, PlainPanels, RowPanels
+from liesparse.figures.paper import ModelPanels, RowPanels
 from liesparse.metrics import infer
 from liesparse.model import Parameters, apply_transform, reconstruct
 from liesparse.posterior import AdaptiveEngine, TorusPosterior, pose_natural
@@ -40,26 +40,26 @@ def row_panels(name: str, model: Parameters, images: RowImages, seed: int) -> Ro
     span = SPANS.get(name, (-math.pi, math.pi))
     _, _, codes, _, outputs = infer(model, inputs, AdaptiveEngine(model.frequencies))  # T(ŝ)Φα̂
     density = TorusPosterior(pose_natural(model, inputs, codes), model.frequencies).density(N_GRID)
+    templates = square(model.dictionary.T)
     return RowPanels(
         title=TITLES[name],
         samples=square(samples),
         columns=square(model.group_basis.T[slowest_columns(model.frequencies)[:N_COLUMNS]]),
-        templates=square(model.dictionary.T),
-        inference=InferencePanels(square(inputs), codes.numpy(), density.numpy(), square(outputs)),
+        model=ModelPanels(templates, square(inputs), codes.numpy(), density.numpy(), square(outputs)),
         traversals=traverse(model, walked, span),
         span=span,
     )
 
 
-def plain_panels(baseline: SparseCoder, images: RowImages, seed: int) -> PlainPanels:
+def plain_panels(baseline: SparseCoder, images: RowImages, seed: int) -> ModelPanels:
     """Compute what plain sparse coding makes of the same inputs."""
     inputs, _ = pick_examples(images, seed)
     codes, outputs = baseline.transform(inputs).numpy(), baseline.reconstruct(inputs)
     templates = baseline.components_.reshape(-1, *baseline.image_shape_)
-    return PlainPanels(templates, InferencePanels(square(inputs), codes, None, square(outputs)))
+    return ModelPanels(templates, square(inputs), codes, None, square(outputs))
 
 
-def draw(rows: dict[str, RowPanels], plain: PlainPanels | None) -> dict[str, Figure]:
+def draw(rows: dict[str, RowPanels], plain: ModelPanels | None) -> dict[str, Figure]:
     """Draw the figures for which there is something to show."""
     every, results = list(rows.values()), [panels for name, panels in rows.items() if name != COMPARED]
     drawn = {}
