@@ -6,7 +6,6 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -14,25 +13,25 @@ from torch import Tensor
 
 from liesparse import stiefel, torus
 from liesparse._checks import check_count, check_images, check_matrix, check_real, check_unit_norm
-from liesparse.posterior import AdaptiveEngine, natural_parameters
+from liesparse.inference import expect_pose
+from liesparse.model import Codes, Images, Numbers, Parameters
+from liesparse.posterior import AdaptiveEngine, Engine
 from liesparse.posterior.ascent import fista
 
 Dictionary = Float[Tensor, "pixel component"]
-Images = Float[Tensor, "batch pixel"]
-Codes = Float[Tensor, "batch component"]
 Basis = Float[Tensor, "pixel column"]
 Frequencies = Int[Tensor, "irrep torus"]
-Natural = Float[Tensor, "batch irrep 2"]
-Scores = Float[Tensor, " batch"]
+
+PAIRS_PER_BATCH, PAIRS_RATE = 100, 0.05  # of toroidal subgroups: the share of one batch in the average at the start
 
 
 def _batches(
-    n_images: int, settings: SparseCodingSettings | SubgroupSettings, generator: torch.Generator
+    n_images: int, n_epochs: int, batch_size: int, generator: torch.Generator
 ) -> Iterator[tuple[Tensor, float]]:
     """Yield the rows of each batch with a factor for the learning rate, which falls along half a cosine."""
-    n_steps = settings.n_epochs * -(-n_images // settings.batch_size)
-    for epoch in range(settings.n_epochs):
-        rows = torch.randperm(n_images, generator=generator).split(settings.batch_size)
+    n_steps = n_epochs * -(-n_images // batch_size)
+    for epoch in range(n_epochs):
+        rows = torch.randperm(n_images, generator=generator).split(batch_size)
         for step, chosen in enumerate(rows, epoch * len(rows)):
             yield chosen, 0.5 * (1 + math.cos(math.pi * step / n_steps))
 
@@ -77,15 +76,7 @@ class SparseCodingSettings:
         check_real("damping", self.damping, above=0)
 
 
-class SparseCodingProgress(NamedTuple):
-    """What a callback sees after each batch."""
-
-    step: int
-    n_steps: int
-    dictionary: Dictionary
-
-
-def log_likelihood(dictionary: Dictionary, images: Images, codes: Codes, *, noise_std: float) -> Scores:
+def log_likelihood(dictionary: Dictionary, images: Images, codes: Codes, *, noise_std: float) -> Numbers:
     """Return ln P(I|α), a Gaussian around Φα."""
     error = (images - codes @ dictionary.T).square().sum(dim=1)
     return -error / (2 * noise_std**2) - 0.5 * images.shape[1] * math.log(2 * math.pi * noise_std**2)
@@ -122,10 +113,11 @@ def learn_sparse_coding(
     settings: SparseCodingSettings,
     *,
     generator: torch.Generator,
-    callback: Callable[[SparseCodingProgress], None] | None = None,
+    callback: Callable[[int, int], None] | None = None,
 ) -> Dictionary:
     """Learn a dictionary from unit-norm images, starting from images of the data.
 
+    After each batch ``callback`` is told how many are done, and how many there are.
     An image is the better start: a random direction correlates too little with any image to pass
     the threshold λσ², and would never be used.
     """
@@ -135,13 +127,13 @@ def learn_sparse_coding(
     squares: deque[Tensor] = deque(maxlen=settings.history)
     known = {name: getattr(settings, name) for name in ("noise_std", "sparsity", "n_code_steps")}
     n_steps = settings.n_epochs * -(-len(images) // settings.batch_size)
-    for step, (rows, share) in enumerate(_batches(len(images), settings, generator), 1):
+    for step, (rows, share) in enumerate(_batches(len(images), settings.n_epochs, settings.batch_size, generator), 1):
         batch, rate = images[rows], settings.dictionary_rate * share
         codes = infer_sparse_codes(dictionary, batch, **known)
         squares.append(codes.square().mean(dim=0))
         dictionary = dictionary_step(dictionary, batch, codes, torch.stack(tuple(squares)).mean(dim=0), settings, rate)
         if callback is not None:
-            callback(SparseCodingProgress(step, n_steps, dictionary))
+            callback(step, n_steps)
     return dictionary
 
 
@@ -152,61 +144,21 @@ def learn_sparse_coding(
 # polar factor of its running average.
 
 
-@dataclass(frozen=True)
-class SubgroupSettings:
-    """How to learn W.
-
-    Attributes
-    ----------
-    noise_std : float
-        Standard deviation of the pixel noise for images of norm 1 (paper: σ).
-    n_epochs, batch_size : int
-        Passes over the pairs, pairs per batch.
-    em_rate : float
-        Share of one batch in the running average at the start; it falls along half a cosine.
-    """
-
-    noise_std: float = 0.2
-    n_epochs: int = 10
-    batch_size: int = 100
-    em_rate: float = 0.05
-
-    def __post_init__(self) -> None:
-        check_real("noise_std", self.noise_std, above=0)
-        check_count("n_epochs", self.n_epochs)
-        check_count("batch_size", self.batch_size)
-        check_real("em_rate", self.em_rate, above=0, maximum=1)
+def pair_model(group_basis: Basis, frequencies: Frequencies, first: Images, noise_std: float) -> Parameters:
+    """Return the model of pairs [Cohen14]: the first images are its shapes, each with the code 1 for its own pair."""
+    uniform = group_basis.new_zeros(len(frequencies), 2)
+    return Parameters(group_basis, first.T, frequencies, noise_std, sparsity=0.0, pose_prior=uniform)
 
 
-def pair_natural(group_basis: Basis, first: Images, second: Images, noise_std: float) -> Natural:
-    """Return the natural parameters of P(s | I, I') under a uniform prior [Cohen14]."""
-    before, after = torus.to_planes(group_basis, first), torus.to_planes(group_basis, second)
-    return natural_parameters(before, after, noise_std, before.new_zeros(before.shape[1:]))
-
-
-def pair_log_likelihood(
-    group_basis: Basis, frequencies: Frequencies, first: Images, second: Images, noise_std: float
-) -> Scores:
-    """Return ln P(I' | I) with the pose integrated out [Cohen14]."""
-    engine = AdaptiveEngine(frequencies, dtype=first.dtype, device=first.device)
-    log_partition = engine.log_partition(pair_natural(group_basis, first, second, noise_std))
-    energy = (first @ group_basis).square().sum(dim=1) + second.square().sum(dim=1)
-    constant = 0.5 * first.shape[1] * math.log(2 * math.pi * noise_std**2)
-    prior = frequencies.shape[1] * math.log(2 * math.pi)
-    return log_partition - prior - energy / (2 * noise_std**2) - constant
-
-
-def pair_statistics(
-    group_basis: Basis, first: Images, second: Images, engine: AdaptiveEngine, noise_std: float
-) -> Basis:
+def pair_statistics(model: Parameters, second: Images, engine: Engine) -> Basis:
     """Return I'(R̄u)ᵀ + I(R̄ᵀv)ᵀ averaged over a batch: σ² times the gradient, with I uᵀ added back.
 
     That term would only shrink W, whose columns have norm 1.
     """
-    rotation = engine.moments(pair_natural(group_basis, first, second, noise_std)).rotation
-    moved = torus.apply_mean_rotation(torus.to_planes(group_basis, first), rotation).flatten(1)
-    returned = torus.apply_mean_rotation_transposed(torus.to_planes(group_basis, second), rotation).flatten(1)
-    return (second.T @ moved + first.T @ returned) / len(first)
+    expected = expect_pose(model, second, torch.eye(len(second)).to(second), engine)
+    moved = torus.apply_mean_rotation(expected.shape_planes, expected.rotation).flatten(1)
+    returned = torus.apply_mean_rotation_transposed(expected.image_planes, expected.rotation).flatten(1)
+    return (second.T @ moved + model.dictionary @ returned) / len(second)
 
 
 @torch.no_grad()
@@ -215,8 +167,9 @@ def learn_subgroup(
     frequencies: Frequencies,
     first: Float[Tensor, "pair pixel"],
     second: Float[Tensor, "pair pixel"],
-    settings: SubgroupSettings,
     *,
+    noise_std: float,
+    n_epochs: int,
     generator: torch.Generator,
 ) -> Basis:
     """Learn W from pairs of unit-norm images, the second moved from the first."""
@@ -225,8 +178,9 @@ def learn_subgroup(
     check_unit_norm(second, argument="second")
     engine = AdaptiveEngine(frequencies, dtype=first.dtype, device=first.device)
     average = None
-    for rows, share in _batches(len(first), settings, generator):
-        statistics = pair_statistics(group_basis, first[rows], second[rows], engine, settings.noise_std)
-        average = statistics if average is None else torch.lerp(average, statistics, settings.em_rate * share)
+    for rows, share in _batches(len(first), check_count("n_epochs", n_epochs), PAIRS_PER_BATCH, generator):
+        model = pair_model(group_basis, frequencies, first[rows], noise_std)
+        statistics = pair_statistics(model, second[rows], engine)
+        average = statistics if average is None else torch.lerp(average, statistics, PAIRS_RATE * share)
         group_basis = stiefel.polar(average)
     return group_basis

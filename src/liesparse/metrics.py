@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
-from functools import partial
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from liesparse import stiefel
 from liesparse._checks import check_choice, check_images, reject
-from liesparse.inference import CodeUpdate, Gradient, infer_codes, map_poses
+from liesparse.inference import infer_codes, map_poses
 from liesparse.model import Codes, Images, Numbers, Parameters, Poses, log_prior_codes, reconstruct
 from liesparse.posterior import Engine, TorusPosterior, log_likelihood, pose_natural
 
@@ -91,24 +90,13 @@ def templates_alive(codes: Codes) -> int:
 
 
 class Inferred(NamedTuple):
-    """Images and what a model made of them: the argument of every metric.
-
-    Attributes
-    ----------
-    parameters : Parameters
-        The model.
-    images, reconstructions : Tensor of shape (n_images, n_pixels)
-        Images of norm 1, and the same drawn again by the model.
-    codes : Tensor of shape (n_images, n_components)
-    poses : Tensor of shape (n_images, torus_dim)
-        In radians.
-    """
+    """Images and what a model made of them: the argument of every metric."""
 
     parameters: Parameters
-    images: Images
-    codes: Codes
-    poses: Poses
-    reconstructions: Images
+    images: Images  # of norm 1, (n_images, n_pixels)
+    codes: Codes  # (n_images, n_components)
+    poses: Poses  # (n_images, torus_dim), in radians
+    reconstructions: Images  # the images, drawn again by the model
 
 
 Metric = Callable[[Inferred], float]
@@ -169,15 +157,28 @@ class Evaluation(NamedTuple):
     registered: Mapping[str, float] = MappingProxyType({})  # what :func:`register_metric` added
 
 
+def refine_codes(parameters: Parameters, images: Images, codes: Codes, engine: Engine) -> Codes:
+    """Go on from the paper's α̂ to the exact maximum of P(α|I), by proximal steps with the exact gradient."""
+    how: dict[str, Any] = {"n_code_steps": MAP_STEPS, "update": "proximal", "gradient": "exact"}
+    return infer_codes(parameters, images, engine, start=codes, **how)
+
+
+def infer(
+    parameters: Parameters, images: Images, engine: Engine, *, exact_map: bool = False, refine: bool = True
+) -> Inferred:
+    """Find the codes and the most probable pose of each image, and draw it again by them."""
+    codes = infer_codes(parameters, images, engine)
+    if exact_map:
+        codes = refine_codes(parameters, images, codes, engine)
+    poses = map_poses(parameters, images, codes, engine, refine=refine)
+    return Inferred(parameters, images, codes, poses, reconstruct(parameters, codes, poses))
+
+
 def evaluate(
     parameters: Parameters,
     images: Images,
     engine: Engine,
     *,
-    n_code_steps: int = 20,
-    code_start: float = 0.01,
-    code_update: CodeUpdate = "subgradient",
-    gradient: Gradient = "approximate",
     exact_map: bool = False,
     refine: bool = True,
     batch_size: int = 250,
@@ -189,15 +190,9 @@ def evaluate(
     :func:`register_metric` are in ``registered``.
     """
     check_images(images, parameters.n_pixels, parameters.dtype)
-    found = []
-    for batch in images.split(batch_size):
-        infer = partial(infer_codes, parameters, batch, engine)
-        codes = infer(n_code_steps=n_code_steps, start=code_start, update=code_update, gradient=gradient)
-        if exact_map:
-            codes = infer(n_code_steps=MAP_STEPS, start=codes, update="proximal", gradient="exact")
-        poses = map_poses(parameters, batch, codes, engine, refine=refine)
-        found.append((codes, poses, reconstruct(parameters, codes, poses)))
-    inferred = Inferred(parameters, images, *(torch.cat(parts) for parts in zip(*found, strict=True)))
+    batches = images.split(batch_size)
+    parts = [infer(parameters, batch, engine, exact_map=exact_map, refine=refine)[1:] for batch in batches]
+    inferred = Inferred(parameters, *(torch.cat(columns) for columns in zip(*parts, strict=True)))
     values = {name: compute_metric(name, inferred) for name in metric_names()}
     return Evaluation(values.pop("snr"), values.pop("active_codes"), int(values.pop("templates_alive")), values)
 
@@ -216,14 +211,14 @@ class Health(NamedTuple):
 
 def examine(parameters: Parameters, images: Images, engine: Engine) -> Health:
     """Look at a model on a few held-out images."""
-    codes = infer_codes(parameters, images, engine)
+    inferred = infer(parameters, images, engine)
+    codes = inferred.codes
     posterior = TorusPosterior(pose_natural(parameters, images, codes), parameters.frequencies)
     first, second = posterior.modes(2).log_prob.unbind(dim=1)
-    poses = map_poses(parameters, images, codes, engine)
     objective = log_likelihood(parameters, images, codes, engine) + log_prior_codes(parameters, codes)
     return Health(
         objective=float(objective.mean()),
-        snr=float(snr(images, reconstruct(parameters, codes, poses)).mean()),
+        snr=float(snr(images, inferred.reconstructions).mean()),
         active_codes=active_codes(codes),
         templates_alive=templates_alive(codes),
         orthonormality_error=stiefel.orthonormality_error(parameters.group_basis),

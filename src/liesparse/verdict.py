@@ -14,15 +14,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from liesparse import torus
 from liesparse._checks import reject
 from liesparse.baselines import SparseCodingSettings, infer_sparse_codes, learn_sparse_coding
 from liesparse.baselines import log_likelihood as plain_log_likelihood
 from liesparse.devices import to_cpu
-from liesparse.inference import infer_codes, map_poses
-from liesparse.metrics import active_count, snr
+from liesparse.metrics import active_count, infer, snr
 from liesparse.model import Parameters, reconstruct
 from liesparse.posterior import Engine, log_likelihood
+from liesparse.symmetry import centred_poses
 
 LEAST_EXPLAINED = 0.85  # of the pictures, noise apart
 LEFT = 3.0  # what may be left, over what plain sparse coding leaves by its many codes, noise apart in both
@@ -85,9 +84,7 @@ def judge(
     n_agreed: int = 1,
 ) -> Verdict:
     """Return the verdict on a model from ``images``; plain sparse coding learns from other ``training_images``."""
-    codes = infer_codes(parameters, images, engine)
-    poses = map_poses(parameters, images, codes, engine)
-    found = reconstruct(parameters, codes, poses)
+    _, _, codes, poses, found = infer(parameters, images, engine)
     effects = motion_effects(parameters, codes, poses)
     dictionary = plain_dictionary(parameters, training_images).to(images)
     shared: dict[str, Any] = {"noise_std": parameters.noise_std, "sparsity": parameters.sparsity}
@@ -128,10 +125,8 @@ def motion_effects(
         return (0.0,) * parameters.torus_dim
     largest = codes.argmax(dim=1)
     apart = torch.zeros_like(poses)
-    for template in largest.unique().tolist():
-        rows = largest == template
-        mean = torch.polar(torch.ones_like(poses[rows]), poses[rows]).mean(dim=0).angle()
-        apart[rows] = torus.wrap(poses[rows] - mean)
+    for template in largest.unique():
+        apart[largest == template] = centred_poses(poses[largest == template])
     directions = torch.linalg.eigh(apart.T @ apart).eigenvectors
     effects = []
     for direction in directions.T:

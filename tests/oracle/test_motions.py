@@ -8,12 +8,12 @@ import torch
 from numpy.testing import assert_allclose
 
 from liesparse import LieSparseCoder, SparseCoder, ToroidalSubgroup, narrow_prior
-from liesparse.baselines import pair_log_likelihood, pair_statistics
+from liesparse.baselines import pair_model, pair_statistics
 from liesparse.data import embedded_digits, translations
 from liesparse.initialization import known_translation
 from liesparse.lattice import half_lattice
 from liesparse.model import PosePrior
-from liesparse.posterior import AdaptiveEngine, TorusPosterior
+from liesparse.posterior import AdaptiveEngine, TorusPosterior, log_likelihood
 from liesparse.stiefel import random_point
 
 F64 = torch.float64
@@ -220,16 +220,18 @@ def test_pair_statistics_are_the_gradient(rng):
     first, second = torch.nn.functional.normalize(torch.randn(2, 6, 10, generator=rng, dtype=F64), dim=2)
     frequencies = half_lattice(1, 3, include_zero=True)
     basis = random_point(10, 6, generator=rng, dtype=F64)
-    statistics = pair_statistics(basis, first, second, AdaptiveEngine(frequencies, dtype=F64), 0.5)
+    engine = AdaptiveEngine(frequencies, dtype=F64)
+    statistics = pair_statistics(pair_model(basis, frequencies, first, 0.5), second, engine)
     expected = (statistics - first.T @ (first @ basis) / len(first)) / 0.5**2
-    direction = torch.randn(10, 6, generator=rng, dtype=F64)
+    direction, codes = torch.randn(10, 6, generator=rng, dtype=F64), torch.eye(6, dtype=F64)
     ahead, behind = (
-        pair_log_likelihood(basis + step * direction, frequencies, first, second, 0.5).mean() for step in (1e-5, -1e-5)
+        log_likelihood(pair_model(basis + step * direction, frequencies, first, 0.5), second, codes, engine).mean()
+        for step in (1e-5, -1e-5)
     )
     assert_allclose((ahead - behind) / 2e-5, (expected * direction).sum(), rtol=1e-5)
 
 
-def test_pair_log_likelihood_is_the_integral(rng):
+def test_the_likelihood_of_pairs_is_the_integral(rng):
     first, second = torch.nn.functional.normalize(torch.randn(2, 4, 10, generator=rng, dtype=F64), dim=2)
     frequencies = half_lattice(1, 3, include_zero=True)
     basis = random_point(10, 6, generator=rng, dtype=F64)
@@ -242,4 +244,5 @@ def test_pair_log_likelihood_is_the_integral(rng):
         error = (second - rotated.flatten(1) @ basis.T).square().sum(dim=1)
         values.append(-error / (2 * 0.3**2) - 5 * math.log(2 * math.pi * 0.3**2))
     expected = torch.stack(values).logsumexp(dim=0) - math.log(2000)
-    assert_allclose(pair_log_likelihood(basis, frequencies, first, second, 0.3), expected, rtol=1e-6)
+    model, engine = pair_model(basis, frequencies, first, 0.3), AdaptiveEngine(frequencies, dtype=F64)
+    assert_allclose(log_likelihood(model, second, torch.eye(4, dtype=F64), engine), expected, rtol=1e-6)

@@ -29,34 +29,15 @@ def test_peaks_become_one_and_blank_stays_blank():
     assert scaled.tolist() == [[[0.5, -1.0]], [[0.0, 0.0]]]
 
 
-@pytest.mark.parametrize("torus_dim", [1, 2, 3])
-def test_demo_figure_has_every_panel(torus_dim):
-    rng = np.random.default_rng(0)
-    panels = figures.DemoPanels(
-        templates=rng.random((10, 8, 8)),
-        planes=rng.normal(size=(24, 8, 8)),
-        inputs=rng.random((6, 8, 8)),
-        reconstructions=rng.random((6, 8, 8)),
-        canonical=rng.random((6, 8, 8)),
-        traversals=tuple(rng.random((2, 5, 8, 8)) for _ in range(torus_dim)),
-    )
-    figure = figures.demo_figure(panels, "headline")
-    titles = " ".join(axes.get_title(loc="left") for axes in figure.axes)
-    assert "dictionary" in titles
-    assert "columns of W" in titles
-    assert titles.count("Traversal") == torus_dim
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=40)
-    assert buffer.getvalue().startswith(b"\x89PNG")
-
-
 N_EXAMPLES, N_STEPS, SIDE = 5, 5, 8
 
 
-def make_inference(rng, *, posed=True):
+def make_model(rng, *, posed=True):
     densities = rng.random((N_EXAMPLES, 12, 12)) if posed else None
     inputs, reconstructions = rng.random((2, N_EXAMPLES, SIDE, SIDE))
-    return paper.InferencePanels(inputs, 1.3 * rng.random((N_EXAMPLES, 10)), densities, reconstructions)
+    return paper.ModelPanels(
+        rng.random((10, SIDE, SIDE)), inputs, 1.3 * rng.random((N_EXAMPLES, 10)), densities, reconstructions
+    )
 
 
 def make_row(rng, title="digits", span=(-math.pi, math.pi)):
@@ -64,8 +45,7 @@ def make_row(rng, title="digits", span=(-math.pi, math.pi)):
         title=title,
         samples=rng.random((80, SIDE, SIDE)),
         columns=rng.normal(size=(100, SIDE, SIDE)),
-        templates=rng.random((10, SIDE, SIDE)),
-        inference=make_inference(rng),
+        model=make_model(rng),
         traversals=tuple(3 * rng.random((2, N_EXAMPLES, N_STEPS, SIDE, SIDE))),
         span=span,
     )
@@ -80,11 +60,10 @@ def words(figure):
     return [text.get_text() for text in figure.texts]
 
 
-@pytest.mark.parametrize(
-    ("draw", "limits", "n_rows"), [(paper.samples_figure, (0, 1), 8), (paper.columns_figure, (-1, 1), 10)]
-)
-def test_sheets_of_all_data_sets(rng, draw, limits, n_rows):
-    figure = draw([make_row(rng, title) for title in ("one", "two", "three")])
+@pytest.mark.parametrize(("signed", "limits", "n_rows"), [(False, (0, 1), 8), (True, (-1, 1), 10)])
+def test_sheets_of_all_data_sets(rng, signed, limits, n_rows):
+    images = {title: rng.random((10 * n_rows, SIDE, SIDE)) for title in ("one", "two", "three")}
+    figure = paper.sheets_figure(images, signed=signed)
     assert words(figure) == ["one", "two", "three"]
     assert figure.get_size_inches()[0] == pytest.approx(TEXT_WIDTH, abs=0.01)
     for axes in figure.axes:
@@ -96,8 +75,7 @@ def test_sheets_of_all_data_sets(rng, draw, limits, n_rows):
 
 def test_pixels_of_digits_are_two_dots_wide(rng):
     """Ten digits of 28 pixels with their frames: nothing is blurred, and neighbours are equal."""
-    row = make_row(rng)._replace(samples=rng.random((10, 28, 28)))
-    figure = paper.samples_figure([row, row])
+    figure = paper.sheets_figure(dict.fromkeys(("one", "two"), rng.random((10, 28, 28))), signed=False)
     pixels = np.asarray(Image.open(io.BytesIO(figures.to_png(figure, dpi=int(figure.dpi)))).convert("RGB"))
     for axes in figure.axes:
         box = axes.get_window_extent()
@@ -127,19 +105,19 @@ def test_inference_is_drawn_as_it_is(rng):
     cells = paper.results_figure([row]).axes[: 4 * N_EXAMPLES]
     for example in range(N_EXAMPLES):
         first, bars, density, last = cells[4 * example : 4 * example + 4]
-        assert [bar.get_height() for bar in bars.patches] == row.inference.codes[example].tolist()
-        assert bars.get_ylim()[1] > row.inference.codes.max()
+        assert [bar.get_height() for bar in bars.patches] == row.model.codes[example].tolist()
+        assert bars.get_ylim()[1] > row.model.codes.max()
         (heat,) = density.images
-        assert heat.get_array().tolist() == row.inference.densities[example].T.tolist()  # s₂ upwards
+        assert heat.get_array().tolist() == row.model.densities[example].T.tolist()  # s₂ upwards
         assert heat.origin == "lower"
-        assert heat.get_clim() == (0, row.inference.densities[example].max())
-        peak = np.unravel_index(row.inference.densities[example].argmax(), (12, 12))
+        assert heat.get_clim() == (0, row.model.densities[example].max())
+        peak = np.unravel_index(row.model.densities[example].argmax(), (12, 12))
         ring = density.collections[0].get_offsets()[0]
         np.testing.assert_allclose(ring, [2 * math.pi * place / 12 - math.pi for place in peak], atol=1e-12)
         shown = [axes.images[0].get_array() for axes in (first, last)]
-        largest = max(row.inference.inputs[example].max(), row.inference.reconstructions[example].max())
-        np.testing.assert_allclose(shown[0] * largest, row.inference.inputs[example])
-        np.testing.assert_allclose(shown[1] * largest, row.inference.reconstructions[example])
+        largest = max(row.model.inputs[example].max(), row.model.reconstructions[example].max())
+        np.testing.assert_allclose(shown[0] * largest, row.model.inputs[example])
+        np.testing.assert_allclose(shown[1] * largest, row.model.reconstructions[example])
         assert first.images[0].get_clim() == last.images[0].get_clim() == (0, 1)
 
 
@@ -158,7 +136,7 @@ def test_traversals_are_scaled_by_the_unmoved_image(rng):
 
 def test_comparison_shows_both_models_on_the_same_page(rng):
     row = make_row(rng, "MNIST", span=(-1.5, 1.0))
-    plain = paper.PlainPanels(rng.random((10, SIDE, SIDE)), make_inference(rng, posed=False))
+    plain = make_model(rng, posed=False)
     figure = paper.comparison_figure(row, plain)
     assert len(figure.axes) == (4 * N_EXAMPLES + 1) + (3 * N_EXAMPLES + 1) + 2
     assert "MNIST: Lie Group Sparse Coding" in words(figure)
@@ -171,23 +149,33 @@ def test_comparison_shows_both_models_on_the_same_page(rng):
 
 def test_print_is_seven_points_at_least(rng):
     row = make_row(rng)
-    plain = paper.PlainPanels(rng.random((10, SIDE, SIDE)), make_inference(rng, posed=False))
-    for figure in (paper.samples_figure([row]), paper.results_figure([row]), paper.comparison_figure(row, plain)):
+    plain = make_model(rng, posed=False)
+    for figure in (
+        paper.sheets_figure({"digits": row.samples}, signed=False),
+        paper.results_figure([row]),
+        paper.comparison_figure(row, plain),
+    ):
         labels = [label for axes in figure.axes for label in axes.get_xticklabels() + axes.get_yticklabels()]
         assert min(text.get_fontsize() for text in [*figure.texts, *labels]) >= 7
 
 
+def columns_figure(rng):
+    return paper.sheets_figure({"digits": make_row(rng).columns}, signed=True)
+
+
 def test_files_of_a_figure(rng):
-    figure = paper.columns_figure([make_row(rng)])
+    figure = columns_figure(rng)
     pdf = figures.to_pdf(figure)
     assert pdf.startswith(b"%PDF")
     assert b"/Type0" in pdf  # TrueType
-    assert pdf == figures.to_pdf(paper.columns_figure([make_row(np.random.default_rng(0))]))
+    assert pdf == figures.to_pdf(columns_figure(np.random.default_rng(0)))
 
 
-@pytest.mark.parametrize(("draw", "mode"), [(paper.columns_figure, "P"), (paper.results_figure, "RGB")])
+@pytest.mark.parametrize(
+    ("draw", "mode"), [(columns_figure, "P"), (lambda rng: paper.results_figure([make_row(rng)]), "RGB")]
+)
 def test_small_png_shows_the_same(rng, draw, mode):
-    figure = draw([make_row(rng)])
+    figure = draw(rng)
     small, large = (
         Image.open(io.BytesIO(content))
         for content in (figures.to_small_png(figure), figures.to_png(figure, dpi=int(figure.dpi)))

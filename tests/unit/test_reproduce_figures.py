@@ -7,6 +7,7 @@ import torch
 
 from liesparse.data import translations
 from liesparse.estimators import SparseCoder
+from liesparse.figures import to_png
 from liesparse.figures.paper import RowPanels
 from liesparse.inference import infer_codes
 from liesparse.initialization import random_start
@@ -48,11 +49,11 @@ def test_panels_are_what_the_model_says(model, images):
     assert panels.samples.shape == (80, 28, 28)
     expected = model.group_basis.T[:2].reshape(2, 28, 28).numpy()  # ω = 0 is the slowest, wherever it was put
     assert (panels.columns[:2] == expected).all()
-    inputs = torch.from_numpy(panels.inference.inputs).flatten(1)
+    inputs = torch.from_numpy(panels.model.inputs).flatten(1)
     codes = infer_codes(mixed, inputs, AdaptiveEngine(mixed.frequencies))
-    assert (panels.inference.codes == codes.numpy()).all()
+    assert (panels.model.codes == codes.numpy()).all()
     posterior = TorusPosterior(pose_natural(mixed, inputs, codes), mixed.frequencies)
-    torch.testing.assert_close(torch.from_numpy(panels.inference.densities), posterior.density(work.N_GRID))
+    torch.testing.assert_close(torch.from_numpy(panels.model.densities), posterior.density(work.N_GRID))
     moved, step = torch.from_numpy(panels.traversals[1]).flatten(2), 2
     unmoved = apply_transform(mixed, moved[:, 5], torch.zeros(5, 2))  # the middle one, from -π to π
     torch.testing.assert_close(unmoved, moved[:, 5])
@@ -64,11 +65,11 @@ def test_panels_are_what_the_model_says(model, images):
 def test_both_models_see_the_same_inputs(model, images):
     row = work.row_panels("mnist-10", model, images, seed=0)
     plain = work.plain_panels(SparseCoder.from_dictionary(model.dictionary, (28, 28)), images, seed=0)
-    assert (row.inference.inputs == plain.inference.inputs).all()
-    assert plain.inference.densities is None
+    assert (row.model.inputs == plain.inputs).all()
+    assert plain.densities is None
     assert row.span == (-1.5, 1.0)
     others = work.row_panels("mnist-10", model, images, seed=1)
-    assert (row.inference.inputs != others.inference.inputs).any()
+    assert (row.model.inputs != others.model.inputs).any()
 
 
 @pytest.mark.parametrize(
@@ -86,6 +87,19 @@ def test_only_what_there_is_gets_drawn(model, images, names, plain, drawn):
         work.plain_panels(SparseCoder.from_dictionary(model.dictionary, (28, 28)), images, seed=0) if plain else None
     )
     assert list(work.draw(rows, beside)) == drawn
+
+
+@pytest.mark.parametrize("torus_dim", [1, 2])
+def test_the_picture_of_the_demo_has_every_panel(torus_dim):
+    rng = torch.Generator().manual_seed(0)
+    model = random_start(64, n_irreps=12, torus_dim=torus_dim, include_zero=True, generator=rng)
+    images = torch.nn.functional.normalize(torch.rand(10, 64, generator=rng), dim=1)
+    figure = work.demo_figure(model, images, "headline")
+    titles = " ".join(axes.get_title(loc="left") for axes in figure.axes)
+    assert "dictionary" in titles
+    assert "the first 24 columns of W" in titles
+    assert titles.count("Traversal") == torus_dim
+    assert to_png(figure, dpi=40).startswith(b"\x89PNG")
 
 
 @pytest.fixture

@@ -177,7 +177,7 @@ def demo(
 ) -> None:
     """Learn ten digits and 2-D translation from unlabelled images, in a few minutes."""
     from liesparse import LieSparseCoder, figures, files
-    from liesparse.reproduce.figures import DemoSettings, run_demo
+    from liesparse.reproduce.figures import run_demo
     from liesparse.run_directory import Run, save_run
     from liesparse.training import Interrupted
 
@@ -193,7 +193,7 @@ def demo(
             bar.show(note, progress.step, progress.n_steps, line=progress.end_of_epoch)
 
         try:
-            result = run_demo(DemoSettings(n_images=images, n_epochs=epochs, seed=seed), report=watch)
+            result = run_demo(images, epochs, seed, callback=watch)
         except Interrupted as stopped:
             state, history = stopped.checkpoint.state, stopped.checkpoint.history
             coder = LieSparseCoder.from_model(state.parameters, (28, 28), history=history, random_state=seed)

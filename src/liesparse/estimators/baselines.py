@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -14,10 +15,11 @@ from liesparse import baselines, stiefel
 from liesparse._checks import check_count, check_n_pixels
 from liesparse.devices import to_cpu
 from liesparse.estimators.base import Coder, ImageBatch, ImageEstimator
+from liesparse.inference import map_poses
 from liesparse.initialization import leading_subspace
 from liesparse.lattice import half_lattice
-from liesparse.posterior import AdaptiveEngine, TorusPosterior
-from liesparse.torus import phases, rotate, to_planes, wrap
+from liesparse.model import Parameters, apply_transform
+from liesparse.posterior import AdaptiveEngine, TorusPosterior, log_likelihood, pose_natural
 
 
 @dataclass(eq=False, repr=False)
@@ -145,37 +147,32 @@ class ToroidalSubgroup(ImageEstimator):
         generator = self._generator()
         subspace = leading_subspace(torch.cat((first, second)), 2 * n_irreps)
         mixing = stiefel.random_point(2 * n_irreps, 2 * n_irreps, generator=generator, dtype=self._dtype())
-        settings = baselines.SubgroupSettings(noise_std=self.noise_std, n_epochs=self.n_epochs)
-        start = subspace @ mixing.to(subspace)
-        learned = baselines.learn_subgroup(start, frequencies, first, second, settings, generator=generator)
+        known: dict[str, Any] = {"noise_std": self.noise_std, "n_epochs": self.n_epochs, "generator": generator}
+        learned = baselines.learn_subgroup(subspace @ mixing.to(subspace), frequencies, first, second, **known)
         self.group_basis_, self.frequencies_ = to_cpu(learned).numpy(), frequencies.numpy()
         return self
 
     def infer_pose(self, X: Any, y: Any) -> Any:
         """Return the angle s from each first image to its second, of shape (n_pairs,), in [-π, π]."""
-        first, natural = self._natural(X, y)
-        engine = AdaptiveEngine(self._frequencies(), dtype=natural.dtype, device=natural.device)
-        return first.restore(wrap(engine.modes(natural).poses[:, 0, 0]))
+        first, poses = self._for_pairs(map_poses, X, y)
+        return first.restore(poses[:, 0])
 
     def pose_posterior(self, X: Any, y: Any) -> TorusPosterior:
         """Return P(s | I, I') for each pair."""
-        return TorusPosterior(self._natural(X, y)[1], self._frequencies())
+        _, natural = self._for_pairs(lambda model, images, codes, _: pose_natural(model, images, codes), X, y)
+        return TorusPosterior(natural, torch.from_numpy(self.frequencies_))
 
     def move(self, X: Any, delta: Any) -> Any:
         """Apply T(δ) to each image: one angle for all, or one for each."""
         images, delta = self._known_images(X), self._tensor(delta)
         if delta.ndim > 1 or delta.numel() not in (1, len(images.rows)):
             raise ValueError(f"delta has shape {tuple(delta.shape)}, expected () or ({len(images.rows)},).")
-        basis, poses = self._tensor(self.group_basis_), delta.expand(len(images.rows))[:, None]
-        planes = rotate(to_planes(basis, images.rows), phases(self._frequencies(), poses))
-        return images.restore_images(images.norms * (planes.flatten(1) @ basis.T))
+        poses = delta.expand(len(images.rows))[:, None]
+        return images.restore_images(images.norms * apply_transform(self._model(images.rows), images.rows, poses))
 
     def score(self, X: Any, y: Any) -> float:
         """Return the mean of ln P(I' | I)."""
-        check_is_fitted(self)
-        first, second = (images.rows for images in self._pair(X, y))
-        basis = self._tensor(self.group_basis_)
-        return float(baselines.pair_log_likelihood(basis, self._frequencies(), first, second, self.noise_std).mean())
+        return float(self._for_pairs(log_likelihood, X, y)[1].mean())
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -191,10 +188,17 @@ class ToroidalSubgroup(ImageEstimator):
             raise ValueError("A blank image is no partner: drop the pairs with a blank row.")
         return first, second
 
-    def _natural(self, X: Any, y: Any) -> tuple[ImageBatch, Tensor]:
+    def _for_pairs(self, function: Callable[..., Tensor], X: Any, y: Any) -> tuple[ImageBatch, Tensor]:
+        """Apply a function of model, images, codes and engine; the shape of each second image is its first."""
         check_is_fitted(self)
         first, second = self._pair(X, y)
-        return first, baselines.pair_natural(self._tensor(self.group_basis_), first.rows, second.rows, self.noise_std)
+        engine = AdaptiveEngine(torch.from_numpy(self.frequencies_), dtype=self._dtype(), device=first.rows.device)
 
-    def _frequencies(self) -> Tensor:
-        return torch.from_numpy(self.frequencies_)
+        def apply(shapes: Tensor, images: Tensor) -> Tensor:
+            return function(self._model(shapes), images, torch.eye(len(shapes)).to(shapes), engine)
+
+        return first, self._by_chunks(apply, first.rows, second.rows)
+
+    def _model(self, shapes: Tensor) -> Parameters:
+        basis, frequencies = self._tensor(self.group_basis_), torch.from_numpy(self.frequencies_)
+        return baselines.pair_model(basis, frequencies, shapes, self.noise_std)

@@ -16,7 +16,7 @@ from liesparse._checks import check_count
 from liesparse.devices import to_cpu
 from liesparse.estimators.base import Array, Coder, ImageBatch
 from liesparse.inference import infer_codes, map_poses
-from liesparse.metrics import MAP_STEPS
+from liesparse.metrics import refine_codes
 from liesparse.model import Parameters, apply_transform, draw_codes, generate, reconstruct
 from liesparse.posterior import Engine, TorusPosterior, log_likelihood, make_engine, pose_natural
 from liesparse.recipes import Recipe, load_recipe
@@ -163,11 +163,9 @@ class PosedCoder(Coder):
         engine, learning = self._engine(), self.effective_recipe().learning
 
         def find(rows: Tensor) -> Tensor:
-            given = (self.model_, rows, engine)
-            codes = infer_codes(*given, n_code_steps=learning.n_code_steps, start=learning.code_start)
-            if self.exact_codes:
-                codes = infer_codes(*given, n_code_steps=MAP_STEPS, start=codes, update="proximal", gradient="exact")
-            return codes
+            steps, start = learning.n_code_steps, learning.code_start
+            codes = infer_codes(self.model_, rows, engine, n_code_steps=steps, start=start)
+            return refine_codes(self.model_, rows, codes, engine) if self.exact_codes else codes
 
         return self._by_chunks(find, images.rows) * images.seen
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -77,9 +77,10 @@ class Place(NamedTuple):
         return self._replace(top=self.top + inches)
 
 
-class InferencePanels(NamedTuple):
-    """What is inferred from a few images; ``densities`` is None where there is no pose."""
+class ModelPanels(NamedTuple):
+    """The dictionary of a model, and what it infers from a few images; no ``densities`` where there is no pose."""
 
+    templates: Array  # (component, height, width)
     inputs: Array  # (example, height, width)
     codes: Array  # (example, component)
     densities: Array | None  # (example, s₁, s₂), both from -π
@@ -92,34 +93,16 @@ class RowPanels(NamedTuple):
     title: str
     samples: Array  # (image, height, width)
     columns: Array  # of W, slowest first: (column, height, width)
-    templates: Array  # (component, height, width)
-    inference: InferencePanels
+    model: ModelPanels
     traversals: tuple[Array, ...]  # for each torus axis (example, step, height, width)
     span: tuple[float, float]  # of the traversals, in radians
 
 
-class PlainPanels(NamedTuple):
-    """What plain sparse coding makes of the same images."""
-
-    templates: Array
-    inference: InferencePanels
-
-
-def samples_figure(rows: Sequence[RowPanels]) -> Figure:
-    """Show examples of each data set: figure 1."""
-    return _row_of_sheets([(row.title, row.samples) for row in rows], signed=False)
-
-
-def columns_figure(rows: Sequence[RowPanels]) -> Figure:
-    """Show the first columns of each learned W: figure 2."""
-    return _row_of_sheets([(row.title, row.columns) for row in rows], signed=True)
-
-
-def _row_of_sheets(sheets: Sequence[tuple[str, Array]], *, signed: bool) -> Figure:
-    """Put one sheet for each data set beside each other, ten images wide."""
+def sheets_figure(sheets: Mapping[str, Array], *, signed: bool) -> Figure:
+    """Put one sheet for each data set beside each other, ten images wide: examples in figure 1, W in figure 2."""
     between = (TEXT_WIDTH - 2 * MARGIN - 3 * SHEET_WIDTH) / 2
     page = Page(2 * MARGIN + len(sheets) * (SHEET_WIDTH + between) - between, SHEET_DPI)
-    for number, (title, images) in enumerate(sheets):
+    for number, (title, images) in enumerate(sheets.items()):
         place = Place(page, MARGIN + number * (SHEET_WIDTH + between), MARGIN + 0.1, SHEET_WIDTH)
         place.write(title, BODY)
         _draw_sheet(place.down(LINE), to_unit_peak(images), 10, signed=signed)
@@ -130,17 +113,17 @@ def results_figure(rows: Sequence[RowPanels]) -> Figure:
     """Show inference, dictionary and traversals of each data set, side by side: figure 3."""
     page = Page(2 * MARGIN + len(rows) * (HALF_WIDTH + BETWEEN) - BETWEEN, HALF_DPI)
     for number, row in enumerate(rows):
-        place = _draw_model(page, number, row.title, row)
+        place = _draw_model(page, number, row.title, row.model)
         for axis in range(len(row.traversals)):
             place = _draw_traversal(place.down(AIR), row, axis)
     return page.finish()
 
 
-def comparison_figure(row: RowPanels, plain: PlainPanels) -> Figure:
+def comparison_figure(row: RowPanels, plain: ModelPanels) -> Figure:
     """Show the full model on the left, plain sparse coding of the same images on the right: figure 4."""
     page = Page(TEXT_WIDTH, HALF_DPI)
     places = [
-        _draw_model(page, 0, f"{row.title}: Lie Group Sparse Coding", row),
+        _draw_model(page, 0, f"{row.title}: Lie Group Sparse Coding", row.model),
         _draw_model(page, 1, f"{row.title}: plain sparse coding", plain),
     ]
     below = max(place.top for place in places) + AIR
@@ -149,11 +132,11 @@ def comparison_figure(row: RowPanels, plain: PlainPanels) -> Figure:
     return page.finish()
 
 
-def _draw_model(page: Page, number: int, title: str, panels: RowPanels | PlainPanels) -> Place:
+def _draw_model(page: Page, number: int, title: str, panels: ModelPanels) -> Place:
     """Draw inference and dictionary of a model in one of the columns of a page."""
     place = Place(page, MARGIN + number * (HALF_WIDTH + BETWEEN), MARGIN + 0.1, HALF_WIDTH)
     place.write(title, HEAD)
-    place = _draw_inference(place.down(AIR), panels.inference).down(AIR)
+    place = _draw_inference(place.down(AIR), panels).down(AIR)
     place.write(rf"dictionary $\Phi$, templates $k = 1$ to ${len(panels.templates)}$", BODY)
     return _draw_sheet(place.down(LINE), to_unit_peak(panels.templates), 5)
 
@@ -166,7 +149,7 @@ def _draw_sheet(place: Place, images: Array, n_columns: int, *, signed: bool = F
     return place.down(height)
 
 
-def _draw_inference(place: Place, panels: InferencePanels) -> Place:
+def _draw_inference(place: Place, panels: ModelPanels) -> Place:
     """Draw one line for each example: input, codes as bars, the posterior of the pose if there is one, output."""
     side = (place.width - 3 * CELL_GAP) / 4
     names = [r"input $\mathbf{I}$", r"codes $\hat{\alpha}$", r"output $\hat{\mathbf{I}}$"]

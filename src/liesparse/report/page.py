@@ -1,16 +1,14 @@
-"""What the report is put together from: elements of HTML, numbers as text, pictures as PNG and GIF."""
+"""What the report is put together from: the page with its blanks filled, numbers as text, pictures as PNG and GIF."""
 
 from __future__ import annotations
 
 import base64
-import html
 import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from importlib import resources
-from string import Template
+from collections.abc import Sequence
 
 import numpy as np
+from jinja2 import Environment, PackageLoader
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
@@ -28,51 +26,20 @@ FLOOR = 12.0  # nats below the peak at which the map of a posterior is blank
 TICKS = ((-math.pi, 0, math.pi), ("-π", "0", "π"))
 
 
-class Html(str):
-    """Markup, which is not escaped again."""
+def render(**values: object) -> str:
+    """Return the page beside this file with its blanks filled, all values escaped."""
+    environment = Environment(
+        loader=PackageLoader("liesparse", "report"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    )
+    filters = (percent, number, direction, data_uri, subscript, math.degrees)
+    environment.filters |= {function.__name__: function for function in filters}
+    return environment.get_template("page.html").render(values)
 
 
-def element(tag: str, *content: object, **attributes: object) -> Html:
-    """Return an element such as "p" or "p.kind", which is a p of a class; what is not markup yet is escaped."""
-    name, _, kind = tag.partition(".")
-    given = {"class": kind} | attributes if kind else attributes
-    marks = "".join(f' {key}="{html.escape(str(value))}"' for key, value in given.items())
-    end = "" if name in ("img", "source") else f"</{name}>"
-    return Html(f"<{name}{marks}>{join(content)}{end}")
-
-
-def join(parts: Iterable[object]) -> Html:
-    """Put parts one after the other; what is not markup yet is escaped."""
-    return Html("".join(part if isinstance(part, Html) else html.escape(str(part)) for part in parts))
-
-
-def data_uri(content: bytes, kind: str = "png") -> str:
-    """Return a picture as a data URI."""
+def data_uri(content: bytes) -> str:
+    """Return a picture, PNG or GIF, as a data URI."""
+    kind = "gif" if content.startswith(b"GIF") else "png"
     return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
-
-
-def image(content: bytes, alt: str, *, kind: str = "png", name: str = "pixels") -> Html:
-    """Return an image element."""
-    return element(f"img.{name}", src=data_uri(content, kind), alt=alt)
-
-
-def figure(picture: Html, caption: str) -> Html:
-    """Return a picture with a caption."""
-    return element("figure", picture, element("figcaption", caption))
-
-
-def table(head: Iterable[str], rows: Iterable[Iterable[str]], *, kind: str = "plain") -> Html:
-    """Return a table; a cell is a td element or plain text."""
-    lines = [[cell if isinstance(cell, Html) else element("td", cell) for cell in row] for row in rows]
-    titles = [element("th", title, scope="col") for title in head]
-    top = [element("thead", element("tr", *titles))] if titles else []
-    body = element("tbody", *(element("tr", *line) for line in lines))
-    return element("div.scroll", element(f"table.{kind}", *top, body))
-
-
-def share_cell(share: float) -> Html:
-    """Return a cell with a percentage and a bar behind it."""
-    return element("td.share", percent(share), style=f"--share: {100 * min(max(share, 0.0), 1.0):.0f}%")
 
 
 def percent(share: float) -> str:
@@ -97,12 +64,6 @@ def number(value: float, digits: int = 3) -> str:
 def direction(values: Sequence[float]) -> str:
     """Return a direction on the torus."""
     return f"({', '.join(f'{value:+.2f}' for value in values)})"
-
-
-def fill(template: str, values: Mapping[str, str]) -> Html:
-    """Return one of the templates beside this file with its blanks filled; what is not markup yet is escaped."""
-    text = (resources.files("liesparse.report") / template).read_text(encoding="utf-8")
-    return Html(Template(text).substitute({name: join([value]) for name, value in values.items()}))
 
 
 # ---- pictures

@@ -21,6 +21,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from liesparse.data import (
     TransformedImages,
@@ -30,9 +31,8 @@ from liesparse.data import (
     translations,
     translations_rotations,
 )
-from liesparse.inference import infer_codes, map_poses
-from liesparse.metrics import snr, torus_match
-from liesparse.model import Parameters, reconstruct
+from liesparse.metrics import infer, snr, torus_match
+from liesparse.model import Parameters
 from liesparse.recipes import Recipe, load_recipe
 from liesparse.settings import ModelSettings
 from liesparse.training import learn_model
@@ -77,25 +77,22 @@ class Cell(NamedTuple):
 
 
 def drawn_shapes() -> Tensor:
-    """Draw five shapes without symmetry: an L, a triangle, an arrow, an open ring with a dot, and an F."""
-    lines = {
-        "L": [[(8, 6), (8, 22), (19, 22)]],
-        "arrow": [[(14, 5), (14, 23)], [(8, 11), (14, 5), (20, 11)]],
-        "F": [[(8, 6), (20, 6)], [(9, 6), (9, 23)], [(9, 14), (17, 14)]],
-    }
+    """Draw five shapes without symmetry: an L, an arrow, an F, a triangle, and an open ring with a dot."""
+    stroke: dict[str, Any] = {"fill": 255, "width": 2 * FINER + FINER // 2}
+    shapes: tuple[list[tuple[str, tuple[int, ...], dict[str, Any]]], ...] = (
+        [("line", (8, 6, 8, 22, 19, 22), stroke)],
+        [("line", (14, 5, 14, 23), stroke), ("line", (8, 11, 14, 5, 20, 11), stroke)],
+        [("line", (8, 6, 20, 6), stroke), ("line", (9, 6, 9, 23), stroke), ("line", (9, 14, 17, 14), stroke)],
+        [("polygon", (9, 4, 20, 23, 9, 23), {"fill": 255})],
+        [("arc", (6, 6, 22, 22), stroke | {"start": 0, "end": 250}), ("ellipse", (12, 12, 17, 17), {"fill": 255})],
+    )
     pictures = []
-    for strokes in lines.values():
+    for parts in shapes:
         picture, pen = _canvas()
-        for stroke in strokes:
-            pen.line([(FINER * x, FINER * y) for x, y in stroke], fill=255, width=2 * FINER + FINER // 2)
+        for kind, places, how in parts:
+            getattr(pen, kind)([FINER * place for place in places], **how)
         pictures.append(picture)
-    picture, pen = _canvas()
-    pen.polygon([(FINER * x, FINER * y) for x, y in ((9, 4), (20, 23), (9, 23))], fill=255)
-    pictures.append(picture)
-    picture, pen = _canvas()
-    pen.arc((FINER * 6, FINER * 6, FINER * 22, FINER * 22), 0, 250, fill=255, width=2 * FINER + FINER // 2)
-    pen.ellipse((FINER * 12, FINER * 12, FINER * 17, FINER * 17), fill=255)
-    return _shrink([*pictures, picture])
+    return _shrink(pictures)
 
 
 def letters(alphabet: str = "ABCDEFGHIJKLMNOPQRSTUVWXYZ", height: int = 20) -> Tensor:
@@ -134,21 +131,13 @@ def shifted_signals(
     shifts = 2 * math.pi * torch.rand(n_images, 1, generator=generator)
     labels = torch.arange(n_images) % n_signals
     moved = torch.fft.irfft(signals[labels] * torch.exp(-1j * shifts * torch.arange(signals.shape[1])), n=length)
-    return TransformedImages(torch.nn.functional.normalize(moved, dim=1), labels, shifts, ("shift",))
+    return TransformedImages(normalize(moved, dim=1), labels, shifts, ("shift",))
 
 
-def noisy_translations(n_images: int, generator: torch.Generator) -> TransformedImages:
-    """Shift digits and add pixel noise of the same norm."""
-    made = translations(n_images, generator=generator)
-    noise = torch.nn.functional.normalize(torch.randn(made.images.shape, generator=generator), dim=1)
-    return made._replace(images=torch.nn.functional.normalize(made.images + noise, dim=1))
-
-
-def _still(n_images: int, generator: torch.Generator) -> TransformedImages:
-    """Repeat ten digits with a little noise; nothing moves."""
-    made = translations(n_images, max_shift=0, generator=generator)
-    noise = 0.2 * torch.nn.functional.normalize(torch.randn(made.images.shape, generator=generator), dim=1)
-    return made._replace(images=torch.nn.functional.normalize(made.images + noise, dim=1))
+def with_noise(made: TransformedImages, norm: float, generator: torch.Generator) -> TransformedImages:
+    """Add pixel noise of some norm."""
+    noise = norm * normalize(torch.randn(made.images.shape, generator=generator), dim=1)
+    return made._replace(images=normalize(made.images + noise, dim=1))
 
 
 def _shuffled(n_images: int, generator: torch.Generator) -> TransformedImages:
@@ -161,7 +150,7 @@ def _shuffled(n_images: int, generator: torch.Generator) -> TransformedImages:
 def _noise(n_images: int, generator: torch.Generator) -> TransformedImages:
     made = translations(n_images, generator=generator)
     noise = torch.randn(made.images.shape, generator=generator)
-    return made._replace(images=torch.nn.functional.normalize(noise, dim=1))
+    return made._replace(images=normalize(noise, dim=1))
 
 
 def _small_digits(n_images: int, generator: torch.Generator) -> TransformedImages:
@@ -179,7 +168,7 @@ PROBLEMS = {
     "rotation-360-few": Problem(lambda n, g: turned(n, drawn_shapes(), g), 3000, 5, 1, TURN),
     "miniature": Problem(_small_digits, n_shapes=4),
     "signals": Problem(shifted_signals, 5000, 3, 1, TURN),
-    "noisy": Problem(noisy_translations),
+    "noisy": Problem(lambda n, g: with_noise(translations(n, generator=g), 1.0, g)),
     "few": Problem(lambda n, g: translations(n, generator=g), 1000),
     "many-shapes": Problem(lambda n, g: translations(n, sources=letters(), generator=g), n_shapes=26),
 }
@@ -187,7 +176,7 @@ PROBLEMS = {
 
 EARLY = {"start": "data", "learning.n_epochs": 2}
 CONTROLS = {
-    "still": Problem(_still, 3000, control=True),
+    "still": Problem(lambda n, g: with_noise(translations(n, max_shift=0, generator=g), 0.2, g), 3000, control=True),
     "shuffled": Problem(_shuffled, 3000, control=True),
     "noise": Problem(_noise, 3000, control=True),
     "stopped-early": Problem(lambda n, g: translations(n, generator=g), 3000, control=True, values=EARLY),
@@ -217,9 +206,7 @@ def compare_with_truth(
     parameters: Parameters, test: TransformedImages, recipe: Recipe, problem: Problem
 ) -> dict[str, Any]:
     """Say whether the poses give the true factors, and whether shapes and templates match."""
-    engine = recipe.evaluation.make_engine(parameters)
-    codes = infer_codes(parameters, test.images, engine)
-    poses = map_poses(parameters, test.images, codes, engine)
+    _, _, codes, poses, found = infer(parameters, test.images, recipe.evaluation.make_engine(parameters))
     winners, n = codes.argmax(dim=1), len(test.images)
     counts = torch.zeros(problem.n_shapes, parameters.n_components)
     counts.index_put_((test.labels, winners), torch.ones(n), accumulate=True)
@@ -238,17 +225,12 @@ def compare_with_truth(
     return {
         "solved": not problem.control
         and bool(median.min() >= MEDIAN_R and worst >= WORST_R and sorted_well and not missing),
-        "snr": float(snr(test.images, reconstruct(parameters, codes, poses)).mean()),
+        "snr": float(snr(test.images, found).mean()),
         "R": tuple(median.tolist()),
         "worst_R": worst,
         "purity": purity,
         "missing": missing,
     }
-
-
-def _run_alone(arguments: tuple[str, bool, int, Recipe]) -> Cell:
-    torch.set_num_threads(1)
-    return run_cell(*arguments)
 
 
 def run_battery(problems: list[str], seeds: list[int], recipe: Recipe, n_processes: int) -> Iterator[Cell]:
@@ -259,8 +241,9 @@ def run_battery(problems: list[str], seeds: list[int], recipe: Recipe, n_process
         for name in problems
         for twice in ((False,) if name in CONTROLS else (False, True))
     ]
-    with ProcessPoolExecutor(n_processes, mp_context=get_context("spawn")) as pool:
-        for future in as_completed([pool.submit(_run_alone, order) for order in orders]):
+    one_thread: dict[str, Any] = {"initializer": torch.set_num_threads, "initargs": (1,)}
+    with ProcessPoolExecutor(n_processes, mp_context=get_context("spawn"), **one_thread) as pool:
+        for future in as_completed([pool.submit(run_cell, *order) for order in orders]):
             yield future.result()
 
 

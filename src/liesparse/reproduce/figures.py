@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from liesparse import figures
 from liesparse.data import translations
 from liesparse.estimators import LieSparseCoder, SparseCoder
-from liesparse.figures import Array, DemoPanels, paper
-from liesparse.figures.paper import InferencePanels, PlainPanels, RowPanels
-from liesparse.inference import infer_codes, map_poses
+from liesparse.figures import Array, draw_sheet, new_figure, paper, to_unit_peak
+from liesparse.figures.paper import ModelPanels, RowPanels
+from liesparse.metrics import infer
 from liesparse.model import Parameters, apply_transform, reconstruct
 from liesparse.posterior import AdaptiveEngine, TorusPosterior, pose_natural
 from liesparse.recipes import load_recipe
@@ -39,33 +38,34 @@ def row_panels(name: str, model: Parameters, images: RowImages, seed: int) -> Ro
     samples = images.train[torch.randperm(len(images.train), generator=generator)[:N_SAMPLES]]
     inputs, walked = pick_examples(images, seed)
     span = SPANS.get(name, (-math.pi, math.pi))
-    engine = AdaptiveEngine(model.frequencies)
-    codes = infer_codes(model, inputs, engine)
+    _, _, codes, _, outputs = infer(model, inputs, AdaptiveEngine(model.frequencies))  # T(ŝ)Φα̂
     density = TorusPosterior(pose_natural(model, inputs, codes), model.frequencies).density(N_GRID)
-    outputs = reconstruct(model, codes, map_poses(model, inputs, codes, engine))  # T(ŝ)Φα̂
+    templates = square(model.dictionary.T)
     return RowPanels(
         title=TITLES[name],
         samples=square(samples),
         columns=square(model.group_basis.T[slowest_columns(model.frequencies)[:N_COLUMNS]]),
-        templates=square(model.dictionary.T),
-        inference=InferencePanels(square(inputs), codes.numpy(), density.numpy(), square(outputs)),
+        model=ModelPanels(templates, square(inputs), codes.numpy(), density.numpy(), square(outputs)),
         traversals=traverse(model, walked, span),
         span=span,
     )
 
 
-def plain_panels(baseline: SparseCoder, images: RowImages, seed: int) -> PlainPanels:
+def plain_panels(baseline: SparseCoder, images: RowImages, seed: int) -> ModelPanels:
     """Compute what plain sparse coding makes of the same inputs."""
     inputs, _ = pick_examples(images, seed)
     codes, outputs = baseline.transform(inputs).numpy(), baseline.reconstruct(inputs)
     templates = baseline.components_.reshape(-1, *baseline.image_shape_)
-    return PlainPanels(templates, InferencePanels(square(inputs), codes, None, square(outputs)))
+    return ModelPanels(templates, square(inputs), codes, None, square(outputs))
 
 
-def draw(rows: dict[str, RowPanels], plain: PlainPanels | None) -> dict[str, Figure]:
+def draw(rows: dict[str, RowPanels], plain: ModelPanels | None) -> dict[str, Figure]:
     """Draw the figures for which there is something to show."""
     every, results = list(rows.values()), [panels for name, panels in rows.items() if name != COMPARED]
-    drawn = {"figure1": paper.samples_figure(every), "figure2": paper.columns_figure(every)} if every else {}
+    drawn = {}
+    if every:
+        drawn["figure1"] = paper.sheets_figure({row.title: row.samples for row in every}, signed=False)
+        drawn["figure2"] = paper.sheets_figure({row.title: row.columns for row in every}, signed=True)
     if results:
         drawn["figure3"] = paper.results_figure(results)
     if COMPARED in rows and plain is not None:
@@ -101,15 +101,6 @@ def square(rows: Float[Tensor, "*image pixel"]) -> Array:
     return rows.unflatten(-1, (side, side)).numpy()
 
 
-@dataclass(frozen=True)
-class DemoSettings:
-    """How large the demo is; the model is the paper's (K = 10, L = 128, n = 2, σ² = 0.01, λ = 10)."""
-
-    n_images: int = 30_000
-    n_epochs: int = 10
-    seed: int = 0
-
-
 class DemoResult(NamedTuple):
     """What the demo found."""
 
@@ -119,47 +110,58 @@ class DemoResult(NamedTuple):
     figure: Figure
 
 
-def run_demo(settings: DemoSettings, *, report: Watch | None = None) -> DemoResult:
-    """Learn from translated digits, compare with plain sparse coding, and draw what was learned."""
+def run_demo(n_images: int, n_epochs: int, seed: int, *, callback: Watch | None = None) -> DemoResult:
+    """Learn from translated digits, compare with plain sparse coding, and draw what was learned.
+
+    The model is the paper's (K = 10, L = 128, n = 2, σ² = 0.01, λ = 10).
+    """
     began = time.monotonic()
-    generator = torch.Generator().manual_seed(settings.seed)
-    images = translations(settings.n_images, generator=generator).images
+    generator = torch.Generator().manual_seed(seed)
+    images = translations(n_images, generator=generator).images
     test = translations(N_TEST, generator=generator).images  # other draws of the shifts
-    recipe = load_recipe("best").with_values({"learning.n_epochs": settings.n_epochs})
     trained = learn_model(
         images,
         ModelSettings(noise_std=0.1),
-        recipe,
+        load_recipe("best").with_values({"learning.n_epochs": n_epochs}),
         generator=generator,
         monitor_images=test[:N_MONITORED],
-        callback=report,
+        callback=callback,
     )
     seconds = time.monotonic() - began
-    model, history = trained.parameters, trained.history
-    coder = LieSparseCoder.from_model(
-        model, IMAGE_SHAPE, history=history, verdict=trained.verdict, random_state=settings.seed
-    )
-    baseline = SparseCoder(coder.n_components, n_epochs=5, random_state=settings.seed).fit(images)
-    metrics = measure(coder, baseline, test) | {"training_seconds": round(seconds, 1), **asdict(settings)}
+    known: dict[str, Any] = {"history": trained.history, "verdict": trained.verdict, "random_state": seed}
+    coder = LieSparseCoder.from_model(trained.parameters, IMAGE_SHAPE, **known)
+    baseline = SparseCoder(coder.n_components, n_epochs=5, random_state=seed).fit(images)
+    metrics = measure(coder, baseline, test) | {"training_seconds": round(seconds, 1)}
+    metrics |= {"n_images": n_images, "n_epochs": n_epochs, "seed": seed}
     metrics["total_seconds"] = round(time.monotonic() - began, 1)
     headline = (
-        f"Learned from {settings.n_images:,} unlabelled images: held-out SNR {metrics['lsc_snr']:.1f}"
+        f"Learned from {n_images:,} unlabelled images: held-out SNR {metrics['lsc_snr']:.1f}"
         f" (plain sparse coding: {metrics['sparse_coding_snr']:.1f})"
     )
-    return DemoResult(coder, baseline, metrics, figures.demo_figure(demo_panels(model, test[:20]), headline))
+    return DemoResult(coder, baseline, metrics, demo_figure(coder.model_, test[:20], headline))
 
 
-def demo_panels(model: Parameters, inputs: Float[Tensor, "example pixel"]) -> DemoPanels:
-    """Compute the images that the demo's picture shows."""
-    engine = AdaptiveEngine(model.frequencies)
-    codes = infer_codes(model, inputs, engine)
-    poses = map_poses(model, inputs, codes, engine)
-    moved = reconstruct(model, codes, poses)
-    return DemoPanels(
-        templates=square(model.dictionary.T),
-        planes=square(model.group_basis.T[:60]),
-        inputs=square(inputs),
-        reconstructions=square(moved),
-        canonical=square(reconstruct(model, codes, torch.zeros_like(poses))),
-        traversals=traverse(model, moved[[2, 4, 6, 9]], (-math.pi, math.pi)),
-    )
+def demo_figure(model: Parameters, inputs: Float[Tensor, "example pixel"], headline: str) -> Figure:
+    """Show templates, planes of W, inference examples, and a traversal along each torus axis."""
+    _, _, codes, poses, moved = infer(model, inputs, AdaptiveEngine(model.frequencies))
+    figure = new_figure(12, 7.6)
+    figure.suptitle(headline, fontsize=13, x=0.01, ha="left")
+    top, middle, bottom = np.asarray(figure.subfigures(3, 1, height_ratios=(2.55, 2.0, 2.3)))
+    left, right = top.subplots(1, 2)
+    draw_sheet(left, to_unit_peak(square(model.dictionary.T)), 5, "Shapes: the learned dictionary Φ")
+    columns = square(model.group_basis.T[:60])
+    title = f"Group: the first {len(columns)} columns of W, slowest planes first"
+    draw_sheet(right, to_unit_peak(columns), 12, title, signed=True)
+
+    triples = to_unit_peak(square(torch.stack((inputs, moved, reconstruct(model, codes, 0 * poses)))), 1)
+    title = "Inference on held-out images: the input, its reconstruction T(ŝ)Φα̂, and its shape brought to s = 0"
+    labels = ("input", "reconstruction", "canonical")
+    rows = triples.reshape(-1, *triples.shape[2:])
+    draw_sheet(middle.subplots(1, 1), rows, len(inputs), title, row_labels=labels)
+
+    walks = traverse(model, moved[[2, 4, 6, 9]], (-math.pi, math.pi))
+    for place, axes in enumerate(bottom.subplots(1, len(walks), squeeze=False)[0]):
+        frames = walks[place] / np.abs(walks[place][:, N_STEPS // 2, None]).max(axis=(-2, -1), keepdims=True)
+        title = f"Traversal of s{'₁₂₃₄₅₆'[place]} from -π to π"
+        draw_sheet(axes, frames.reshape(-1, *frames.shape[2:]), N_STEPS, title)  # unmoved: 1
+    return figure

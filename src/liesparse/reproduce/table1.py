@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from liesparse.baselines import SparseCodingProgress, SparseCodingSettings, learn_sparse_coding
+from liesparse.baselines import SparseCodingSettings, learn_sparse_coding
 from liesparse.data import embedded_digits, load_mnist, rotations_scalings, translations
 from liesparse.estimators import LieSparseCoder, SparseCoder
 from liesparse.files import hash_tensor, need, read_sealed, write_json, write_sealed
@@ -154,10 +154,9 @@ def find_or_learn_baseline(order: Order, images: RowImages, tell: Tell) -> Spars
     except ValueError:  # none, or a damaged one
         pass
 
-    def watch(progress: SparseCodingProgress) -> None:
-        epoch, rest = divmod(progress.step * learning.n_epochs, progress.n_steps)
-        note = f"epoch {epoch + (rest > 0)}/{learning.n_epochs}"
-        tell(Step(progress.step / progress.n_steps, note, rest == 0))
+    def watch(step: int, n_steps: int) -> None:
+        epoch, rest = divmod(step * learning.n_epochs, n_steps)
+        tell(Step(step / n_steps, f"epoch {epoch + (rest > 0)}/{learning.n_epochs}", rest == 0))
 
     dictionary = learn_sparse_coding(
         images.train, row.model.n_components, learning, generator=order.generator(), callback=watch
