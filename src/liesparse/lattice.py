@@ -116,6 +116,42 @@ def _reduce(basis: Float[Tensor, "torus torus"], metric: Float[Tensor, "torus to
     return basis
 
 
+def useful_frequencies(
+    omega: Float[Tensor, "irrep torus"],
+    energies: Float[Tensor, " irrep"],
+    *,
+    most_copies: int,
+    stretch: float = 1.0,
+) -> Int[Tensor, "irrep torus"]:
+    """Return as many integer frequencies as there are, those that hold most energy if it is spread as at ``omega``.
+
+    The energies say how far the data reaches in each direction: C = the mean of ω ωᵀ, weighted by them. Wanted are
+    the points of least ωᵀC⁻¹ω. Where fewer points than planes are of use, each is repeated, up to
+    ``most_copies`` times: as many copies as shapes hold all that one frequency can. Where the pose was stretched,
+    ``omega`` need not be integers, and ``stretch`` times fewer frequencies hold the same energy.
+    """
+    n_irreps, torus_dim = omega.shape
+    moving = (omega != 0).any(dim=1)
+    around, weight = omega[moving].double(), energies[moving].double()
+    variances, directions = torch.linalg.eigh((around.T * weight) @ around / weight.sum())
+    deviations = variances.clamp(min=LEAST_VARIANCE).sqrt()
+
+    def nearest(reach: float) -> list[tuple[int, ...]]:
+        points = _half_ball(torus_dim, int(reach * float(deviations.amax())) + 1, not bool(moving.all()))
+        distances = (torch.tensor(points).double() @ directions / deviations).norm(dim=1)  # squared: ωᵀC⁻¹ω
+        return [points[i] for i in distances.argsort(stable=True).tolist() if distances[i] <= reach]
+
+    order = (around @ directions / deviations).norm(dim=1).argsort(stable=True)
+    n_planes = int((weight[order].cumsum(0) < HELD * weight.sum()).sum()) + 1
+    n_held = len({tuple(point) for point in around[order[:n_planes]].tolist()}) / stretch
+    n_useful = max(len(nearest(REACH)), int(MARGIN * n_held))
+    copies = min(max(1, n_irreps // n_useful), most_copies)
+    n_distinct, reach = -(-n_irreps // copies), REACH
+    while len(wanted := nearest(reach)) < n_distinct:
+        reach *= 1.25
+    return torch.tensor(wanted[:n_distinct]).repeat_interleave(copies, dim=0)[:n_irreps]
+
+
 def fitted_lattice(
     frequencies: Int[Tensor, "irrep torus"],
     energies: Float[Tensor, " irrep"],
@@ -125,33 +161,12 @@ def fitted_lattice(
 ) -> Int[Tensor, "irrep torus"]:
     """Return for each plane its own frequency, or a new one where the data has more energy than at its own.
 
-    The energies say how far the data reaches in each direction: C = the mean of ω ωᵀ, weighted by them. Wanted are
-    the points of least ωᵀC⁻¹ω. Where fewer points than planes are of use, each is repeated, up to
-    ``most_copies`` times: as many copies as shapes hold all that one frequency can. The planes of most energy
-    keep their frequency, if it is wanted; the others, and those that are ``free``, get what is missing.
+    The planes of most energy keep their frequency, if it is one of :func:`useful_frequencies`; the others, and those
+    that are ``free``, get what is missing.
     """
-    n_irreps, torus_dim = frequencies.shape
-    moving = (frequencies != 0).any(dim=1)
-    omega, weight = frequencies[moving].double(), energies[moving].double()
-    if not weight.sum() > 0:
+    if not (energies * (frequencies != 0).any(dim=1)).sum() > 0:
         return frequencies
-    variances, directions = torch.linalg.eigh((omega.T * weight) @ omega / weight.sum())
-    deviations = variances.clamp(min=LEAST_VARIANCE).sqrt()
-
-    def nearest(reach: float) -> list[tuple[int, ...]]:
-        points = _half_ball(torus_dim, int(reach * float(deviations.amax())) + 1, not bool(moving.all()))
-        distances = (torch.tensor(points).double() @ directions / deviations).norm(dim=1)  # squared: ωᵀC⁻¹ω
-        return [points[i] for i in distances.argsort(stable=True).tolist() if distances[i] <= reach]
-
-    order = (omega @ directions / deviations).norm(dim=1).argsort(stable=True)
-    n_planes = int((weight[order].cumsum(0) < HELD * weight.sum()).sum()) + 1
-    n_held = len({tuple(point) for point in frequencies[moving][order[:n_planes]].tolist()})
-    n_useful = max(len(nearest(REACH)), int(MARGIN * n_held))
-    copies = min(max(1, n_irreps // n_useful), most_copies)
-    n_distinct, reach = -(-n_irreps // copies), REACH
-    while len(wanted := nearest(reach)) < n_distinct:
-        reach *= 1.25
-    missing = [point for point in wanted[:n_distinct] for _ in range(copies)][:n_irreps]
+    missing = [tuple(point) for point in useful_frequencies(frequencies, energies, most_copies=most_copies).tolist()]
     changed = []
     for plane in energies.argsort(descending=True, stable=True).tolist():
         own = tuple(frequencies[plane].tolist())
@@ -159,7 +174,7 @@ def fitted_lattice(
             missing.remove(own)
         else:
             changed.append(plane)
-    if len(changed) < LEAST_CHANGE * n_irreps and (free is None or not free.any()):
+    if len(changed) < LEAST_CHANGE * len(frequencies) and (free is None or not free.any()):
         return frequencies
     fitted = frequencies.long().clone()
     fitted[changed] = torch.tensor(missing)

@@ -1,0 +1,168 @@
+"""Coordinates of the pose in which the frequencies of a model serve best.
+
+A learned motion is known up to a linear map of the pose: s' = Ms moves the same pictures as long as they do not go all
+the way round. Which M is best depends on the lattice: with a short way on the torus the frequencies must be high, and
+with a long one its ends meet although the pictures there differ. So M is searched. For each try W and the shapes are
+fitted to the poses that the model infers, by a few M-steps with known poses, and what they explain is compared.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from liesparse import stiefel, torus
+from liesparse.devices import to_cpu
+from liesparse.inference import infer_codes, map_poses
+from liesparse.lattice import useful_frequencies
+from liesparse.model import Parameters
+from liesparse.posterior import Engine
+
+N_IMAGES, IMAGES_PER_COMPONENT = 1500, 60
+TRIAL_STEPS, LAST_STEPS = 5, 40  # M-steps with known poses, of a try and of the one that is taken
+FIRST_STEP, LEAST_STEP = 0.3, 0.04  # by which an entry of ln M changes
+TURNS = (2, 3, 4, 5)  # a pose that goes round may be so many times slower than it could be
+FILLED = 0.4  # of each axis, where the directions are tried
+N_DIRECTIONS, N_CLIMBED = 6, 2  # maps that are tried, and the best of them that are improved
+GAIN, LEAST_GAIN = 1e-3, 0.05  # nats of the residual by which one try beats another, and the best one what there was
+
+Matrix = Float[Tensor, "torus torus"]
+
+
+class Seen(NamedTuple):
+    """Images with the poses that a model infers."""
+
+    coords: Float[Tensor, "image column"]  # in the span of W
+    template: Int[Tensor, " image"]
+    poses: Float[Tensor, "image torus"]  # around the mean of each template, so that no template is torn apart
+    noise: float  # energy of white noise within the span
+
+
+class Fit(NamedTuple):
+    """W, within its span, and shapes that are fitted to known poses."""
+
+    turn: Float[Tensor, "column column"]
+    planes: Float[Tensor, "component irrep 2"]
+    frequencies: Int[Tensor, "irrep torus"]
+    score: float  # minus the log of the energy that is left, noise apart
+
+
+def improve_coordinates(
+    parameters: Parameters, images: Float[Tensor, "image pixel"], engine: Engine, *, generator: torch.Generator
+) -> Parameters:
+    """Return the model with its pose in better coordinates, or as it is where none are better."""
+    n_seen = max(N_IMAGES, IMAGES_PER_COMPONENT * parameters.n_components)
+    chosen = torch.randperm(len(images), generator=generator)[:n_seen].to(images.device)
+    seen = look(parameters, images[chosen], engine)
+    tries = [(fit_poses(parameters, seen, start).score, start) for start in _starts(seen, generator)]
+    score = tries[0][0]  # of the coordinates as they are
+    tries.sort(key=lambda one: one[0], reverse=True)
+    best, chosen_map = max((_climb(parameters, seen, *one) for one in tries[:N_CLIMBED]), key=lambda one: one[0])
+    if best < score + LEAST_GAIN:
+        return parameters
+    fit = fit_poses(parameters, seen, chosen_map, LAST_STEPS)
+    group_basis = parameters.group_basis @ fit.turn
+    dictionary = torch.nn.functional.normalize(group_basis @ fit.planes.flatten(1).T, dim=0)
+    used = torch.zeros(parameters.n_components, dtype=torch.bool, device=images.device)
+    used[seen.template] = True
+    dictionary = torch.where(used, dictionary, parameters.dictionary)
+    return replace(parameters, group_basis=group_basis, dictionary=dictionary, frequencies=fit.frequencies)
+
+
+def look(parameters: Parameters, images: Float[Tensor, "image pixel"], engine: Engine) -> Seen:
+    """Infer template and pose of each image."""
+    codes = infer_codes(parameters, images, engine)
+    poses = map_poses(parameters, images, codes, engine)
+    template = codes.argmax(dim=1)
+    circles = torch.polar(torch.ones_like(poses), poses)
+    centre = circles.mean(dim=0).angle()
+    sums = torch.zeros(parameters.n_components, parameters.torus_dim, dtype=circles.dtype, device=images.device)
+    means = centre + torus.wrap(sums.index_add_(0, template, circles).angle() - centre)
+    coords = images @ parameters.group_basis
+    n_pixels, n_columns = parameters.group_basis.shape
+    outside = max(0.0, 1 - float(coords.square().sum(dim=1).mean()))
+    noise = outside * n_columns / (n_pixels - n_columns) if n_pixels > n_columns else 0.0
+    own = means[template]
+    return Seen(coords, template, own - centre + torus.wrap(poses - own), noise)
+
+
+def fit_poses(parameters: Parameters, seen: Seen, coordinates: Matrix, n_steps: int = TRIAL_STEPS) -> Fit:
+    """Fit W and the shapes to the poses Ms, with the frequencies that serve best there."""
+    planes = (parameters.group_basis.T @ parameters.dictionary).unflatten(0, (-1, 2))
+    omega = parameters.frequencies.double() @ torch.linalg.inv(coordinates)
+    stretch = float(torch.linalg.det(coordinates).abs())
+    energies = to_cpu(planes.square().sum(dim=(1, 2)))
+    frequencies = useful_frequencies(omega, energies, most_copies=parameters.n_components, stretch=stretch)
+    phases = torus.phases(frequencies, seen.poses @ coordinates.T.to(seen.poses))
+    of_template = torch.nn.functional.one_hot(seen.template, parameters.n_components).to(seen.coords)
+    first = _leading_planes(seen, frequencies, phases, parameters.n_components)
+    turn = stiefel.polar(first, torch.eye(len(first)).to(first))
+    for step in range(n_steps + 1):  # as in em.maximize, with one shape an image
+        returned = torus.rotate((seen.coords @ turn).unflatten(1, (-1, 2)), -phases)
+        shapes = torch.nn.functional.normalize(of_template.T @ returned.flatten(1), dim=1).unflatten(1, (-1, 2))
+        moved = torus.rotate(shapes[seen.template], phases).flatten(1)
+        if step < n_steps:
+            turn = stiefel.polar(seen.coords.T @ moved, turn)
+    moved = moved @ turn.T
+    left = float((seen.coords.square().sum(dim=1) - (moved * seen.coords).sum(dim=1).square()).mean())
+    return Fit(turn, shapes, frequencies, -math.log(max(left - seen.noise, 0.1 * left, 1e-12)))
+
+
+def _leading_planes(
+    seen: Seen, frequencies: Int[Tensor, "irrep torus"], phases: Float[Tensor, "image irrep"], n_components: int
+) -> Float[Tensor, "column column"]:
+    """Return for each plane the direction in which images of all templates turn most with its frequency."""
+    distinct, place = torch.unique(frequencies, dim=0, return_inverse=True)
+    copy = torch.tril(place[:, None] == place, diagonal=-1).sum(dim=1)  # equal ones standing before
+    firsts = torch.stack([(place == i).nonzero()[0, 0] for i in range(len(distinct))])
+    waves = torch.polar(torch.ones_like(phases[:, firsts]), -phases[:, firsts])
+    of_each = []
+    for k in range(n_components):
+        rows = seen.template == k
+        theirs = seen.coords[rows].T
+        of_each.append(torch.complex(theirs @ waves[rows].real, theirs @ waves[rows].imag))
+    sums = torch.stack(of_each, dim=-1).movedim(1, 0)  # (frequency, column, template)
+    mixing = torch.linalg.eigh(sums.mH @ sums).eigenvectors.flip(-1)
+    leading = (sums @ mixing)[place, :, copy].T
+    return torch.stack((leading.real, -leading.imag), dim=-1).flatten(1)
+
+
+def _starts(seen: Seen, generator: torch.Generator) -> list[Matrix]:
+    """Return the identity, and maps from which M is searched.
+
+    On one axis the pose times an integer; on several, poses that fill a part of each axis in some directions.
+    """
+    torus_dim = seen.poses.shape[1]
+    identity = torch.eye(torus_dim, dtype=torch.float64)
+    if torus_dim == 1:
+        return [identity, *(times * identity for times in TURNS)]
+    poses = to_cpu(seen.poses).double()
+    variances, axes = torch.linalg.eigh(torch.cov(poses.T))
+    white = axes / variances.clamp(min=1e-6).sqrt() @ axes.T * (2 * math.pi * FILLED / math.sqrt(12))
+    turns = (stiefel.random_point(torus_dim, torus_dim, generator=generator) for _ in range(N_DIRECTIONS))
+    return [identity, *(turn.double() @ white for turn in turns)]
+
+
+def _climb(parameters: Parameters, seen: Seen, best: float, coordinates: Matrix) -> tuple[float, Matrix]:
+    """Change one entry of ln M at a time, the one that helps most, by smaller and smaller steps."""
+    step, torus_dim = FIRST_STEP, len(coordinates)
+    while step > LEAST_STEP:
+        found = None
+        for i, j, sign in itertools.product(range(torus_dim), range(torus_dim), (1, -1)):
+            change = torch.zeros_like(coordinates)
+            change[i, j] = sign * step
+            trial = torch.linalg.matrix_exp(change) @ coordinates
+            score = fit_poses(parameters, seen, trial).score
+            if score > best + GAIN:
+                best, found = score, trial
+        if found is None:
+            step /= 2
+        else:
+            coordinates = found
+    return best, coordinates
