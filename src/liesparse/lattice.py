@@ -166,7 +166,8 @@ def fitted_lattice(
     """
     if not (energies * (frequencies != 0).any(dim=1)).sum() > 0:
         return frequencies
-    missing = [tuple(point) for point in useful_frequencies(frequencies, energies, most_copies=most_copies).tolist()]
+    useful = useful_frequencies(frequencies.double(), energies, most_copies=most_copies)
+    missing = [tuple(point) for point in useful.tolist()]
     changed = []
     for plane in energies.argsort(descending=True, stable=True).tolist():
         own = tuple(frequencies[plane].tolist())

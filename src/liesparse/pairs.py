@@ -33,7 +33,7 @@ MEMORY = 1000  # pairs that the running average remembers
 EXPLAINED = 0.35  # of the way from the residual of neighbours to that of any two images
 N_CANDIDATES = 300  # images from which the first shapes are chosen
 N_SORTED, N_ROUNDS, LAST_ROUNDS = 1500, 10, 3  # images that are sorted by shape, how often, and how often undisturbed
-ALIKE, LEAST_SHARE = 0.95, 0.2  # overlap of one shape in two poses; images of a shape, over those of a usual one
+ALIKE, LEAST_SHARE = 0.97, 0.2  # overlap of one shape in two poses; images of a shape, over those of a usual one
 
 Coords = Float[Tensor, "image column"]  # of images in the span of the first W
 Planes = Float[Tensor, "image irrep 2"]
@@ -74,9 +74,18 @@ def learn_motion(
 def choose_shapes(motion: Motion, n_components: int, engine: Engine) -> Parameters:
     """Return the model of a motion with the shapes that it carries, each the mean of images brought to one pose."""
     first = motion.planes[: len(motion.explained)][_cover(motion.explained, n_components)]
-    shapes = sort_images(motion.planes, first, motion.parameters, engine)
-    dictionary = torch.nn.functional.normalize(motion.parameters.group_basis @ shapes.flatten(1).T, dim=0)
-    return replace(motion.parameters, dictionary=dictionary)
+    return _with_shapes(motion.parameters, sort_images(motion.planes, first, motion.parameters, engine))
+
+
+def sort_again(parameters: Parameters, images: Float[Tensor, "image pixel"], engine: Engine) -> Parameters:
+    """Return the model with its shapes sorted anew from some images, as its motion has become better."""
+    shapes, planes = (parameters.to_planes(each) for each in (parameters.dictionary.T, images[:N_SORTED]))
+    return _with_shapes(parameters, sort_images(planes, shapes, parameters, engine))
+
+
+def _with_shapes(parameters: Parameters, shapes: Shapes) -> Parameters:
+    dictionary = torch.nn.functional.normalize(parameters.group_basis @ shapes.flatten(1).T, dim=0)
+    return replace(parameters, dictionary=dictionary)
 
 
 def find_neighbours(coords: Coords, n_neighbours: int, too_near: float) -> Int[Tensor, "image neighbour"]:

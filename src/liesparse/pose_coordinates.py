@@ -29,7 +29,6 @@ TRIAL_STEPS, LAST_STEPS = 5, 40  # M-steps with known poses, of a try and of the
 FIRST_STEP, LEAST_STEP = 0.3, 0.04  # by which an entry of ln M changes
 TURNS = (2, 3, 4, 5)  # a pose that goes round may be so many times slower than it could be
 FILLED = 0.4  # of each axis, where the directions are tried
-N_DIRECTIONS, N_CLIMBED = 6, 2  # maps that are tried, and the best of them that are improved
 GAIN, LEAST_GAIN = 1e-3, 0.05  # nats of the residual by which one try beats another, and the best one what there was
 
 Matrix = Float[Tensor, "torus torus"]
@@ -60,13 +59,14 @@ def improve_coordinates(
     n_seen = max(N_IMAGES, IMAGES_PER_COMPONENT * parameters.n_components)
     chosen = torch.randperm(len(images), generator=generator)[:n_seen].to(images.device)
     seen = look(parameters, images[chosen], engine)
-    tries = [(fit_poses(parameters, seen, start).score, start) for start in _starts(seen, generator)]
-    score = tries[0][0]  # of the coordinates as they are
-    tries.sort(key=lambda one: one[0], reverse=True)
-    best, chosen_map = max((_climb(parameters, seen, *one) for one in tries[:N_CLIMBED]), key=lambda one: one[0])
-    if best < score + LEAST_GAIN:
+    identity, *starts = _starts(parameters, seen)
+    fits = [
+        fit_poses(parameters, seen, found, LAST_STEPS)
+        for found in (identity, *(_climb(parameters, seen, start) for start in starts))
+    ]
+    fit = max(fits, key=lambda one: one.score)
+    if fit.score < fits[0].score + LEAST_GAIN:
         return parameters
-    fit = fit_poses(parameters, seen, chosen_map, LAST_STEPS)
     group_basis = parameters.group_basis @ fit.turn
     dictionary = torch.nn.functional.normalize(group_basis @ fit.planes.flatten(1).T, dim=0)
     used = torch.zeros(parameters.n_components, dtype=torch.bool, device=images.device)
@@ -94,11 +94,11 @@ def look(parameters: Parameters, images: Float[Tensor, "image pixel"], engine: E
 
 def fit_poses(parameters: Parameters, seen: Seen, coordinates: Matrix, n_steps: int = TRIAL_STEPS) -> Fit:
     """Fit W and the shapes to the poses Ms, with the frequencies that serve best there."""
-    planes = (parameters.group_basis.T @ parameters.dictionary).unflatten(0, (-1, 2))
     omega = parameters.frequencies.double() @ torch.linalg.inv(coordinates)
     stretch = float(torch.linalg.det(coordinates).abs())
-    energies = to_cpu(planes.square().sum(dim=(1, 2)))
-    frequencies = useful_frequencies(omega, energies, most_copies=parameters.n_components, stretch=stretch)
+    copies = int(torch.unique(parameters.frequencies, dim=0, return_counts=True)[1].max())
+    copies = min(copies, parameters.n_components)  # no more than there are: further frequencies may be of more use
+    frequencies = useful_frequencies(omega, _energies(parameters), most_copies=copies, stretch=stretch)
     phases = torus.phases(frequencies, seen.poses @ coordinates.T.to(seen.poses))
     of_template = torch.nn.functional.one_hot(seen.template, parameters.n_components).to(seen.coords)
     first = _leading_planes(seen, frequencies, phases, parameters.n_components)
@@ -133,24 +133,38 @@ def _leading_planes(
     return torch.stack((leading.real, -leading.imag), dim=-1).flatten(1)
 
 
-def _starts(seen: Seen, generator: torch.Generator) -> list[Matrix]:
+def _starts(parameters: Parameters, seen: Seen) -> list[Matrix]:
     """Return the identity, and maps from which M is searched.
 
-    On one axis the pose times an integer; on several, poses that fill a part of each axis in some directions.
+    On one axis the pose times an integer. On several, poses that fill a part of each axis: along the directions in
+    which the pictures change most and least over the range of the poses, and turned halfway between them.
     """
     torus_dim = seen.poses.shape[1]
     identity = torch.eye(torus_dim, dtype=torch.float64)
     if torus_dim == 1:
         return [identity, *(times * identity for times in TURNS)]
-    poses = to_cpu(seen.poses).double()
-    variances, axes = torch.linalg.eigh(torch.cov(poses.T))
-    white = axes / variances.clamp(min=1e-6).sqrt() @ axes.T * (2 * math.pi * FILLED / math.sqrt(12))
-    turns = (stiefel.random_point(torus_dim, torus_dim, generator=generator) for _ in range(N_DIRECTIONS))
-    return [identity, *(turn.double() @ white for turn in turns)]
+    poses, template = to_cpu(seen.poses).double(), to_cpu(seen.template)
+    of_template = torch.nn.functional.one_hot(template).double()
+    means = of_template.T @ poses / of_template.sum(dim=0).clamp(min=1)[:, None]
+    variances, axes = torch.linalg.eigh(torch.cov((poses - means[template]).T))
+    deviations = variances.clamp(min=1e-6).sqrt()
+    omega = parameters.frequencies.double() @ (axes * deviations)  # for poses of variance 1
+    _, change = torch.linalg.eigh((omega.T * _energies(parameters)) @ omega)
+    filling = 2 * math.pi * FILLED / math.sqrt(12) * (change.T / deviations) @ axes.T
+    between = torch.zeros_like(identity)
+    upper = torch.triu_indices(torus_dim, torus_dim, offset=1)
+    between[upper[0], upper[1]] = math.pi / 4
+    return [identity, filling, torch.linalg.matrix_exp(between - between.T) @ filling]
 
 
-def _climb(parameters: Parameters, seen: Seen, best: float, coordinates: Matrix) -> tuple[float, Matrix]:
+def _energies(parameters: Parameters) -> Float[Tensor, " irrep"]:
+    planes = (parameters.group_basis.T @ parameters.dictionary).unflatten(0, (-1, 2))
+    return to_cpu(planes.square().sum(dim=(1, 2))).double()
+
+
+def _climb(parameters: Parameters, seen: Seen, coordinates: Matrix) -> Matrix:
     """Change one entry of ln M at a time, the one that helps most, by smaller and smaller steps."""
+    best = fit_poses(parameters, seen, coordinates).score
     step, torus_dim = FIRST_STEP, len(coordinates)
     while step > LEAST_STEP:
         found = None
@@ -165,4 +179,4 @@ def _climb(parameters: Parameters, seen: Seen, best: float, coordinates: Matrix)
             step /= 2
         else:
             coordinates = found
-    return best, coordinates
+    return coordinates

@@ -17,8 +17,8 @@ METHODS: tuple[Method, ...] = ("gradient", "em")
 Lattice = Literal["paper", "fitted"]
 LATTICES: tuple[Lattice, ...] = ("paper", "fitted")
 
-LEAST_EPOCHS, MOST_EPOCHS = 12, 400  # of n_epochs="auto"
-IMAGES_PER_COMPONENT, MOST_IMAGES = 10_000, 400_000  # that it shows, where the data is small
+LEAST_EPOCHS, MOST_EPOCHS = 6, 400  # of n_epochs="auto"
+IMAGES_PER_COMPONENT, MOST_IMAGES = 5_000, 200_000  # that it shows, where the data is small
 COOLED = 0.6  # share of the training after which the memory is as long as it gets
 BATCH_PER_COMPONENT, BATCH_SIZES = 5, (25, 100)  # of batch_size="auto"
 
@@ -50,7 +50,7 @@ class Settings:
     Attributes
     ----------
     n_epochs : int or "auto"
-        Passes over the data; auto is 12, or as many as show 10,000 images for each shape, at most 400.
+        Passes over the data; auto is 6, or as many as show 5,000 images for each shape, at most 400.
     batch_size : int or "auto"
         Images per batch (paper: B); auto is 5 for each shape, from 25 to 100.
     posterior : {"auto", "grid", "adaptive", "sampling"}

@@ -16,7 +16,7 @@ from liesparse.metrics import examine
 from liesparse.pairs import choose_shapes, learn_motion
 from liesparse.recipes import load_recipe
 from liesparse.settings import ModelSettings
-from liesparse.training import FEW_IMAGES, make_start
+from liesparse.start import FEW_IMAGES, make_start
 
 N_HELD_OUT = 300
 MOST_COMPONENTS = 60

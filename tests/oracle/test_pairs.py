@@ -13,7 +13,7 @@ from liesparse.posterior import AdaptiveEngine
 from liesparse.recipes import load_recipe
 from liesparse.reproduce.battery import shifted_signals
 from liesparse.settings import ModelSettings
-from liesparse.training import choose_start, make_start
+from liesparse.start import choose_start, make_start
 
 
 def test_neighbours_are_the_nearest_that_are_not_the_same(rng):

@@ -18,7 +18,7 @@ from liesparse.model import apply_transform, narrow_prior
 from liesparse.posterior import AdaptiveEngine
 from liesparse.recipes import load_recipe
 from liesparse.settings import ModelSettings
-from liesparse.training import make_start
+from liesparse.start import make_start
 
 
 def test_random_start_is_seeded_and_fits_the_paper():

@@ -86,6 +86,9 @@ def _explain(error: Exception) -> str:
     return f"{error.strerror or error}{where}. {hint}"
 
 
+FIRST_THE_MOTION = "first the motion from pairs of images, which takes about a minute …"
+
+
 class ProgressBar(Progress):
     """A bar with the time left in a terminal; elsewhere a line for each note that is marked as one."""
 

@@ -119,12 +119,11 @@ def _learn(coder: LieSparseCoder, loaded: LoadedData, group: Group) -> None:
 
     recipe, n_images = coder.effective_recipe(), None if loaded.stream else len(loaded.train)
     n_epochs = recipe.learning.resolve(coder.n_components, n_images).n_epochs
-    if recipe.start == "pairs":
-        times = f", {recipe.n_init} times" if recipe.n_init > 1 else ""
-        console.print(f"First the motion from pairs of images{times}, which takes about half a minute …")
     columns = ("epoch", "SNR", "active", "alive", "objective", "width", "multimodal", "|WᵀW-1|")
     console.print("{:>7} {:>8} {:>7} {:>6} {:>10} {:>7} {:>11} {:>9}".format(*columns))
     with common.ProgressBar("learning") as bar:
+        if recipe.start == "pairs":
+            bar.show(common.FIRST_THE_MOTION, line=True)
 
         def watch(progress: Progress) -> None:
             health = coder.history_[-1] if coder.history_ else None
@@ -185,6 +184,7 @@ def demo(
     console.print(f"Making {images:,} images of ten digits shifted by up to 7 pixels; nobody tells the model so.")
     how = {"data": f"translation:n={images},seed={seed}", "recipe": "best", "seed": seed, "epochs": epochs}
     with common.ProgressBar("learning") as bar:
+        bar.show(common.FIRST_THE_MOTION, line=True)
 
         def watch(progress: Progress, history: list[dict[str, Any]]) -> None:
             note = f"epoch {progress.epoch}/{epochs}"

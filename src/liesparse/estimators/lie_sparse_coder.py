@@ -23,8 +23,9 @@ from liesparse.model import Parameters, PosePrior
 from liesparse.parallel import ALONE, Group
 from liesparse.recipes import Recipe, names
 from liesparse.settings import ModelSettings
+from liesparse.start import make_start
 from liesparse.state import Progress, State
-from liesparse.training import CheckpointPolicy, History, Interrupted, Trained, learn_model, make_start
+from liesparse.training import CheckpointPolicy, History, Interrupted, Trained, learn_model
 from liesparse.verdict import Verdict, read_verdict
 
 N_START = 2000  # images of a stream from which learning starts

@@ -1,0 +1,120 @@
+"""Where learning starts: random parameters, or a motion and shapes that are found in the images in about a minute."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from liesparse.batches import ShuffledArrays
+from liesparse.initialization import PAPER_NOISE, random_start, start_from_data, suggest_noise
+from liesparse.learning import engine_for, learn, resume
+from liesparse.metrics import examine
+from liesparse.model import Parameters, PosePrior
+from liesparse.pairs import choose_shapes, learn_motion, sort_again
+from liesparse.pose_coordinates import improve_coordinates
+from liesparse.recipes import Recipe
+from liesparse.settings import MOST_IRREPS, ModelSettings
+from liesparse.state import State
+
+FIRST_FREQUENCIES = 24  # of one axis, before the lattice is fitted
+TRIAL_IMAGES = 600  # for each shape, in each round of trials of several starts
+HOT_IMAGES, HOT_MEMORY = 3000, 12.0  # for each shape: seen before the pose gets its coordinates, and remembered
+FEW_IMAGES = 200  # below this, nobody looks for pairs
+AGREEMENT = 0.2  # starts agree if their shares of pairs differ by no more
+
+
+class Start(NamedTuple):
+    """Where learning starts, and what is known of it."""
+
+    parameters: Parameters
+    pair_share: float | None = None  # of any two images, those that one motion carries into each other
+    n_agreed: int = 1  # starts that found as many pairs as the best one
+
+
+def choose_start(
+    images: Float[Tensor, "image pixel"],
+    model: ModelSettings,
+    recipe: Recipe,
+    *,
+    generator: torch.Generator,
+    monitor_images: Float[Tensor, "few pixel"],
+) -> Start:
+    """Make ``n_init`` starts and learn from each for a short time; the better half goes on, until one is left.
+
+    What is better is said by the model's own objective on ``monitor_images``, ln P(I|α̂) + ln P(α̂).
+    """
+    settings = recipe.learning.resolve(model.n_components, len(images))
+    source = ShuffledArrays(images, settings.batch_size)
+    starts = [make_start(images, model, recipe, generator=generator) for _ in range(recipe.n_init)]
+    states = [State.begin(start.parameters, generator) for start in starts]
+    n_trial = max(1, round(TRIAL_IMAGES * model.n_components / settings.batch_size))
+    rivals = list(zip(states, starts, strict=True))
+    engine = engine_for(starts[0].parameters, settings)
+    while len(rivals) > 1:
+        rivals = [(resume(state, source, settings, until=state.step + n_trial), start) for state, start in rivals]
+        rivals.sort(key=lambda rival: examine(rival[0].parameters, monitor_images, engine).objective, reverse=True)
+        rivals = rivals[: len(rivals) // 2]
+    state, best = rivals[0]
+    shares = [start.pair_share for start in starts]
+    agreed = [
+        share == best.pair_share or abs(share / best.pair_share - 1) < AGREEMENT if share and best.pair_share else False
+        for share in shares
+    ]
+    return best._replace(parameters=state.parameters, n_agreed=sum(agreed))
+
+
+def make_start(
+    images: Float[Tensor, "image pixel"], model: ModelSettings, recipe: Recipe, *, generator: torch.Generator
+) -> Start:
+    """Return the parameters from which a model is learned: random ones, or some that are drawn from the images."""
+    n_pixels = images.shape[1]
+    n_irreps = min(MOST_IRREPS, n_pixels // 2) if model.n_irreps == "auto" else int(model.n_irreps)
+    grows = recipe.learning.lattice == "fitted" and model.pose_prior == "uniform"  # a prior holds the lattice as it is
+    first = FIRST_FREQUENCIES if model.torus_dim == 1 and grows else n_irreps
+    noise_std = model.noise_std
+    if noise_std == "auto":
+        noise_std = PAPER_NOISE if recipe.start == "random" else suggest_noise(images, 2 * n_irreps)
+    start = random_start(
+        n_pixels,
+        n_components=model.n_components,
+        n_irreps=n_irreps,
+        torus_dim=model.torus_dim,
+        multiplicity=max(1, n_irreps // first) if model.multiplicity == "auto" else model.multiplicity,
+        include_zero=recipe.include_zero,
+        noise_std=noise_std,
+        sparsity=model.sparsity,
+        generator=generator,
+        dtype=images.dtype,
+    )
+    if isinstance(model.pose_prior, PosePrior):
+        start = replace(start, pose_prior=model.pose_prior.natural(start.frequencies, dtype=start.dtype))
+    if recipe.start != "random":
+        start = start_from_data(start, images, generator=generator)
+    start = start.to(images.device)
+    if recipe.start != "pairs" or len(images) < FEW_IMAGES:
+        return Start(start)
+    engine = engine_for(start, recipe.learning)
+    motion = learn_motion(start, images, engine, generator=generator)
+    start = choose_shapes(motion, model.n_components, engine)
+    if recipe.learning.method == "em":
+        start = _settle(start, images, recipe, grows, generator)
+    return Start(start, motion.share)
+
+
+def _settle(
+    start: Parameters, images: Float[Tensor, "image pixel"], recipe: Recipe, grows: bool, generator: torch.Generator
+) -> Parameters:
+    """Learn with a short memory, in which a poor motion does not last; then find good coordinates for the pose."""
+    wanted = HOT_IMAGES * start.n_components
+    order = torch.randperm(len(images), generator=generator).to(images.device)
+    n_epochs = -(-wanted // len(images))
+    hot = replace(recipe.learning, n_epochs=n_epochs, first_memory=HOT_MEMORY, last_memory=HOT_MEMORY)
+    start = learn(start, images[order[:wanted]], hot, generator=generator)
+    if not grows:
+        return start
+    better = improve_coordinates(start, images, engine_for(start, recipe.learning), generator=generator)
+    return start if better is start else sort_again(better, images[order], engine_for(better, recipe.learning))
