@@ -109,9 +109,11 @@ def _settle(
     start: Parameters, images: Float[Tensor, "image pixel"], recipe: Recipe, grows: bool, generator: torch.Generator
 ) -> Parameters:
     """Learn with a short memory, in which a poor motion does not last; then find good coordinates for the pose."""
-    wanted = HOT_IMAGES * start.n_components
-    order = torch.randperm(len(images), generator=generator).to(images.device)
-    n_epochs = -(-wanted // len(images))
+    n_images = len(images)
+    whole = recipe.learning.resolve(start.n_components, n_images).n_epochs * n_images
+    wanted = min(HOT_IMAGES * start.n_components, whole)  # no more than the training itself sees
+    order = torch.randperm(n_images, generator=generator).to(images.device)
+    n_epochs = -(-wanted // n_images)
     hot = replace(recipe.learning, n_epochs=n_epochs, first_memory=HOT_MEMORY, last_memory=HOT_MEMORY)
     start = learn(start, images[order[:wanted]], hot, generator=generator)
     if not grows:

@@ -118,7 +118,8 @@ def learn_model(
         n_starts=recipe.n_init,
         n_agreed=chosen.n_agreed,
     )
-    return trained._replace(verdict=verdict)
+    history = [*trained.history[:-1], *({**last, "motion_found": verdict.found} for last in trained.history[-1:])]
+    return trained._replace(history=history, verdict=verdict)
 
 
 def train(

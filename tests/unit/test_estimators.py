@@ -50,6 +50,7 @@ def test_attributes(coder):
     assert coder.n_features_in_ == 30
     assert coder.n_iter_ == 2 * 3
     assert [entry["epoch"] for entry in coder.history_] == [1, 2]
+    assert coder.history_[-1]["motion_found"] == coder.verdict_.found
     assert_allclose(np.linalg.norm(coder.components_, axis=1), 1, rtol=1e-5)
     assert list(coder.get_feature_names_out()) == ["liesparsecoder0", "liesparsecoder1", "liesparsecoder2"]
 
