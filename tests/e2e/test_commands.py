@@ -15,7 +15,7 @@ from PIL import Image
 from liesparse.run_directory import load_run
 from shell import COMMAND, run
 
-SMALL = ["--components", "4", "--irreps", "10", "--epochs", "2", "--seed", "3"]
+SMALL = ["--components", "4", "--irreps", "10", "--set", "start=data", "--epochs", "2", "--seed", "3"]
 
 
 @pytest.fixture(scope="module")

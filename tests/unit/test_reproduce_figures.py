@@ -104,7 +104,7 @@ def test_the_picture_of_the_demo_has_every_panel(torus_dim):
 
 @pytest.fixture
 def order(tmp_path):
-    recipe = load_recipe("best").with_values({"learning.n_epochs": 1})
+    recipe = load_recipe("best").with_values({"learning.n_epochs": 1, "start": "data"})
     row = replace(ROWS["translation"], sparse_coding_epochs=2)
     return Order("translation", row, recipe, 0, tmp_path)
 

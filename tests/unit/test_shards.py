@@ -228,7 +228,12 @@ def test_images_are_known_again_by_their_contents(folder, tmp_path):
 @pytest.mark.slow
 def test_learning_from_shards_goes_on_where_it_stopped(tmp_path):
     path = write(tmp_path / "shards", draw_images(600), (350, 250))
-    options = {"n_irreps": 4, "n_epochs": 3, "settings": {"learning.batch_size": 50}, "random_state": 0}
+    options = {
+        "n_irreps": 4,
+        "n_epochs": 3,
+        "settings": {"learning.batch_size": 50, "start": "data"},
+        "random_state": 0,
+    }
     whole = LieSparseCoder(3, **options).fit(open_shards(path))
     assert whole.image_shape_ == (3, 4)
     assert whole.n_iter_ == 36
