@@ -16,6 +16,7 @@ from liesparse.metrics import examine
 from liesparse.model import Parameters, PosePrior
 from liesparse.pairs import choose_shapes, learn_motion, sort_again
 from liesparse.pose_coordinates import improve_coordinates
+from liesparse.posterior.sampling import MOST_AXES_BY_GRID
 from liesparse.recipes import Recipe
 from liesparse.settings import MOST_IRREPS, ModelSettings
 from liesparse.state import State
@@ -23,6 +24,7 @@ from liesparse.state import State
 FIRST_FREQUENCIES = 24  # of one axis, before the lattice is fitted
 TRIAL_IMAGES = 600  # for each shape, in each round of trials of several starts
 HOT_IMAGES, HOT_MEMORY = 3000, 12.0  # for each shape: seen before the pose gets its coordinates, and remembered
+N_COMPARED = 300  # images by which two models are compared
 FEW_IMAGES = 200  # below this, nobody looks for pairs
 AGREEMENT = 0.2  # starts agree if their shares of pairs differ by no more
 
@@ -108,15 +110,23 @@ def make_start(
 def _settle(
     start: Parameters, images: Float[Tensor, "image pixel"], recipe: Recipe, grows: bool, generator: torch.Generator
 ) -> Parameters:
-    """Learn with a short memory, in which a poor motion does not last; then find good coordinates for the pose."""
+    """Learn with a short memory, in which a poor motion does not last; then find good coordinates for the pose.
+
+    With few shapes so short a memory may also spoil a good motion: the better model of the two goes on.
+    """
     n_images = len(images)
     whole = recipe.learning.resolve(start.n_components, n_images).n_epochs * n_images
     wanted = min(HOT_IMAGES * start.n_components, whole)  # no more than the training itself sees
     order = torch.randperm(n_images, generator=generator).to(images.device)
     n_epochs = -(-wanted // n_images)
     hot = replace(recipe.learning, n_epochs=n_epochs, first_memory=HOT_MEMORY, last_memory=HOT_MEMORY)
-    start = learn(start, images[order[:wanted]], hot, generator=generator)
-    if not grows:
+    learned = learn(start, images[order[:wanted]], hot, generator=generator)
+    start = max(start, learned, key=lambda model: _objective(model, images[order[-N_COMPARED:]], recipe))
+    if not grows or start.torus_dim > MOST_AXES_BY_GRID:  # the search grows with the square of the axes
         return start
     better = improve_coordinates(start, images, engine_for(start, recipe.learning), generator=generator)
     return start if better is start else sort_again(better, images[order], engine_for(better, recipe.learning))
+
+
+def _objective(model: Parameters, images: Float[Tensor, "few pixel"], recipe: Recipe) -> float:
+    return examine(model, images, engine_for(model, recipe.learning)).objective

@@ -5,9 +5,7 @@ import subprocess
 import sys
 
 import pytest
-import typer
 
-from liesparse.cli.reproduce import figures
 from shell import run
 
 COMMAND = [sys.executable, "-m", "liesparse", "reproduce", "figures"]
@@ -70,26 +68,24 @@ def test_models_are_used_again_and_missing_data_is_left_out(out, tmp_path):
     assert (out / "figure2.pdf").read_bytes() != picture  # now of two data sets
 
 
-def test_missing_data_that_was_asked_for_is_an_error(tmp_path, capsys):
-    with pytest.raises(typer.Exit) as stopped:
-        figures("translation,mnist-10", out=tmp_path / "out", data_dir=tmp_path)
-    assert stopped.value.exit_code == 1
-    told = capsys.readouterr().out
-    assert "--data-dir" in told
-    assert "epoch" not in told  # said before anything is learned
+def test_missing_data_that_was_asked_for_is_an_error(tmp_path):
+    rows = ("--rows", "translation,mnist-10")
+    done = run("reproduce", "figures", *rows, "--out", tmp_path / "out", "--data-dir", tmp_path)
+    assert done.returncode == 1
+    assert "--data-dir" in done.stdout
+    assert "epoch" not in done.stdout  # said before anything is learned
 
 
-def test_a_row_that_is_none(tmp_path, capsys):
-    with pytest.raises(typer.Exit) as stopped:
-        figures("mnist-100", out=tmp_path)
-    assert stopped.value.exit_code == 2
-    assert "No row 'mnist-100'. The rows are translation, rotation-scaling, mnist-10." in capsys.readouterr().out
+def test_a_row_that_is_none(tmp_path):
+    done = run("reproduce", "figures", "--rows", "mnist-100", "--out", tmp_path)
+    assert done.returncode == 2
+    message = "No row 'mnist-100'. The rows are translation, rotation-scaling, mnist-10."
+    assert message in " ".join(done.stdout.split())
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_cannot_be_written(tmp_path, capsys):
+def test_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(typer.Exit) as stopped:
-        figures("translation", out=tmp_path / "file")
-    assert stopped.value.exit_code == 1
-    assert "Cannot write to" in capsys.readouterr().out
+    done = run("reproduce", "figures", "--rows", "translation", "--out", tmp_path / "file")
+    assert done.returncode == 1
+    assert "Cannot write to" in done.stdout
