@@ -163,7 +163,12 @@ def _energies(parameters: Parameters) -> Float[Tensor, " irrep"]:
 
 
 def _climb(parameters: Parameters, seen: Seen, coordinates: Matrix) -> Matrix:
-    """Change one entry of ln M at a time, the one that helps most, by smaller and smaller steps."""
+    """Change one entry of ln M at a time, the one that helps most, by smaller and smaller steps.
+
+    A single axis, which pictures often go round, keeps its integer: another number would tear the circle.
+    """
+    if len(coordinates) == 1:
+        return coordinates
     best = fit_poses(parameters, seen, coordinates).score
     step, torus_dim = FIRST_STEP, len(coordinates)
     while step > LEAST_STEP:
