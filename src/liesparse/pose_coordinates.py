@@ -8,7 +8,6 @@ fitted to the poses that the model infers, by a few M-steps with known poses, an
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import replace
 from typing import NamedTuple
@@ -26,7 +25,7 @@ from liesparse.posterior import Engine
 
 N_IMAGES, IMAGES_PER_COMPONENT = 1500, 60
 TRIAL_STEPS, LAST_STEPS = 5, 40  # M-steps with known poses, of a try and of the one that is taken
-FIRST_STEP, LEAST_STEP = 0.3, 0.04  # by which an entry of ln M changes
+WIDE_STEPS, FINE_STEPS = (0.3,), (0.15, 0.075)  # by which an entry of ln M changes
 TURNS = (2, 3, 4, 5)  # a pose that goes round may be so many times slower than it could be
 FILLED = 0.4  # of each axis, where the directions are tried
 GAIN, LEAST_GAIN = 1e-3, 0.05  # nats of the residual by which one try beats another, and the best one what there was
@@ -59,13 +58,14 @@ def improve_coordinates(
     n_seen = max(N_IMAGES, IMAGES_PER_COMPONENT * parameters.n_components)
     chosen = torch.randperm(len(images), generator=generator)[:n_seen].to(images.device)
     seen = look(parameters, images[chosen], engine)
-    identity, *starts = _starts(parameters, seen)
-    fits = [
-        fit_poses(parameters, seen, found, LAST_STEPS)
-        for found in (identity, *(_climb(parameters, seen, start) for start in starts))
-    ]
-    fit = max(fits, key=lambda one: one.score)
-    if fit.score < fits[0].score + LEAST_GAIN:
+    if parameters.torus_dim == 1:  # pictures often go round it: a number that is no integer would tear the circle
+        tries = [times * torch.eye(1, dtype=torch.float64) for times in TURNS]
+    else:
+        wide = (_climb(parameters, seen, start, WIDE_STEPS) for start in _starts(parameters, seen))
+        tries = [_climb(parameters, seen, max(wide, key=lambda one: one.score).coordinates, FINE_STEPS).coordinates]
+    fit = max((fit_poses(parameters, seen, each, LAST_STEPS) for each in tries), key=lambda one: one.score)
+    as_it_is = torch.eye(parameters.torus_dim, dtype=torch.float64)
+    if fit.score < fit_poses(parameters, seen, as_it_is, LAST_STEPS).score + LEAST_GAIN:
         return parameters
     group_basis = parameters.group_basis @ fit.turn
     dictionary = torch.nn.functional.normalize(group_basis @ fit.planes.flatten(1).T, dim=0)
@@ -134,15 +134,12 @@ def _leading_planes(
 
 
 def _starts(parameters: Parameters, seen: Seen) -> list[Matrix]:
-    """Return the identity, and maps from which M is searched.
+    """Return maps from which M is searched: with them the poses fill a part of each axis.
 
-    On one axis the pose times an integer. On several, poses that fill a part of each axis: along the directions in
-    which the pictures change most and least over the range of the poses, and turned halfway between them.
+    The axes lie along the directions in which the pictures change most and least over the range of the poses, or are
+    turned halfway between them.
     """
     torus_dim = seen.poses.shape[1]
-    identity = torch.eye(torus_dim, dtype=torch.float64)
-    if torus_dim == 1:
-        return [identity, *(times * identity for times in TURNS)]
     poses, template = to_cpu(seen.poses).double(), to_cpu(seen.template)
     of_template = torch.nn.functional.one_hot(template).double()
     means = of_template.T @ poses / of_template.sum(dim=0).clamp(min=1)[:, None]
@@ -151,10 +148,10 @@ def _starts(parameters: Parameters, seen: Seen) -> list[Matrix]:
     omega = parameters.frequencies.double() @ (axes * deviations)  # for poses of variance 1
     _, change = torch.linalg.eigh((omega.T * _energies(parameters)) @ omega)
     filling = 2 * math.pi * FILLED / math.sqrt(12) * (change.T / deviations) @ axes.T
-    between = torch.zeros_like(identity)
+    between = torch.zeros(torus_dim, torus_dim, dtype=torch.float64)
     upper = torch.triu_indices(torus_dim, torus_dim, offset=1)
     between[upper[0], upper[1]] = math.pi / 4
-    return [identity, filling, torch.linalg.matrix_exp(between - between.T) @ filling]
+    return [filling, torch.linalg.matrix_exp(between - between.T) @ filling]
 
 
 def _energies(parameters: Parameters) -> Float[Tensor, " irrep"]:
@@ -162,26 +159,26 @@ def _energies(parameters: Parameters) -> Float[Tensor, " irrep"]:
     return to_cpu(planes.square().sum(dim=(1, 2))).double()
 
 
-def _climb(parameters: Parameters, seen: Seen, coordinates: Matrix) -> Matrix:
-    """Change one entry of ln M at a time, the one that helps most, by smaller and smaller steps.
+class Found(NamedTuple):
+    """A map of the pose, and what a short fit in it explains."""
 
-    A single axis, which pictures often go round, keeps its integer: another number would tear the circle.
-    """
-    if len(coordinates) == 1:
-        return coordinates
-    best = fit_poses(parameters, seen, coordinates).score
-    step, torus_dim = FIRST_STEP, len(coordinates)
-    while step > LEAST_STEP:
-        found = None
-        for i, j, sign in itertools.product(range(torus_dim), range(torus_dim), (1, -1)):
-            change = torch.zeros_like(coordinates)
-            change[i, j] = sign * step
-            trial = torch.linalg.matrix_exp(change) @ coordinates
-            score = fit_poses(parameters, seen, trial).score
-            if score > best + GAIN:
-                best, found = score, trial
-        if found is None:
-            step /= 2
-        else:
-            coordinates = found
-    return coordinates
+    coordinates: Matrix
+    score: float
+
+
+def _climb(parameters: Parameters, seen: Seen, coordinates: Matrix, steps: tuple[float, ...]) -> Found:
+    """Change one entry of ln M after the other, as long as that helps, by each of some steps."""
+    best, torus_dim = Found(coordinates, fit_poses(parameters, seen, coordinates).score), len(coordinates)
+    changes = torch.eye(torus_dim**2, dtype=torch.float64).unflatten(1, (torus_dim, torus_dim))
+    for step in steps:
+        before = None
+        while before is not best:
+            before = best
+            for i in range(len(changes)):
+                for way in (changes[i].clone(), -changes[i]):  # the one that helped last comes first
+                    trial = torch.linalg.matrix_exp(step * way) @ best.coordinates
+                    score = fit_poses(parameters, seen, trial).score
+                    if score > best.score + GAIN:
+                        best, changes[i] = Found(trial, score), way
+                        break
+    return best

@@ -14,6 +14,7 @@ from liesparse.reproduce import bench
 from liesparse.run_directory import load_run
 from shell import COMMAND, run
 
+FEW = "190"  # images; so few that nobody looks for pairs, which takes long
 ERRORS = ("adaptive_error", "grid50_error", "grid100_error")
 SPEED = ("grid_speedup", "adaptive_time_ratio", "dense_ms", "grid_ms", "adaptive_ms")
 LIMIT = ("limit_fraction", "limit_ms", "gflops", "ns_per_exponential")
@@ -45,7 +46,7 @@ def test_public_names_all_load():
 @pytest.fixture(scope="module")
 def small_demo(tmp_path_factory):
     out = tmp_path_factory.mktemp("demo") / "runs"
-    return out, run("demo", "--out", str(out), "--epochs", "2", "--images", "1000", "--seed", "4")
+    return out, run("demo", "--out", str(out), "--epochs", "2", "--images", FEW, "--seed", "4")
 
 
 def test_demo_writes_model_metrics_and_picture(small_demo):
@@ -71,14 +72,14 @@ def test_demo_writes_model_metrics_and_picture(small_demo):
 def test_demo_repeats_with_the_same_seed(small_demo, tmp_path):
     out, _ = small_demo
     again = tmp_path / "again"
-    run("demo", "--out", str(again), "--epochs", "2", "--images", "1000", "--seed", "4")
+    run("demo", "--out", str(again), "--epochs", "2", "--images", FEW, "--seed", "4")
     assert (out / "model.safetensors").read_bytes() == (again / "model.safetensors").read_bytes()
 
 
 def test_demo_says_when_it_cannot_write(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("in the way")
-    done = run("demo", "--out", str(blocked), "--epochs", "1", "--images", "1000")
+    done = run("demo", "--out", str(blocked), "--epochs", "1", "--images", FEW)
     assert done.returncode == 1
     assert "Cannot write to" in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
@@ -86,7 +87,7 @@ def test_demo_says_when_it_cannot_write(tmp_path):
 
 def test_demo_tells_its_result_when_the_disk_is_full(tmp_path):
     """A limit on file size stands in for a full disk: the first large write fails."""
-    command = " ".join([*COMMAND, "demo", "--out", str(tmp_path / "runs"), "--epochs", "1", "--images", "1000"])
+    command = " ".join([*COMMAND, "demo", "--out", str(tmp_path / "runs"), "--epochs", "1", "--images", FEW])
     done = subprocess.run(
         ["bash", "-c", f"trap '' XFSZ; ulimit -f 64; {command}"],
         capture_output=True,
@@ -103,11 +104,11 @@ def test_demo_tells_its_result_when_the_disk_is_full(tmp_path):
 
 def test_interrupted_demo_keeps_the_model_so_far(tmp_path):
     out = tmp_path / "runs"
-    arguments = [*COMMAND, "demo", "--out", str(out), "--epochs", "1000", "--images", "1000"]
+    arguments = [*COMMAND, "demo", "--out", str(out), "--epochs", "1000", "--images", FEW]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            if "epoch 1/" in line:
+            if "epoch 5/" in line:
                 break
         process.send_signal(signal.SIGINT)
         rest = process.stdout.read()

@@ -131,7 +131,7 @@ def test_a_template_without_images_keeps_its_shape(shifted, monkeypatch):
     poor = model_of(fit, subspace)
     odd = torch.nn.functional.normalize(torch.randn(196, generator=torch.Generator().manual_seed(3)), dim=0)
     poor = replace(poor, dictionary=torch.cat((poor.dictionary[:, :2], odd[:, None]), dim=1))
-    monkeypatch.setattr(coordinates, "LEAST_STEP", 0.2)  # a short search
+    monkeypatch.setattr(coordinates, "FINE_STEPS", ())  # a short search
     better = improve_coordinates(
         poor, some.images, make_engine("auto", poor.frequencies), generator=torch.Generator().manual_seed(0)
     )

@@ -233,10 +233,7 @@ def natural_parameters(
 
     u are the planes of the untransformed shape WᵀΦα, v those of the image WᵀI.
     """
-    u1, u2 = shape_planes.unbind(-1)
-    v1, v2 = image_planes.unbind(-1)
-    evidence = torch.stack((u1 * v1 + u2 * v2, u1 * v2 - u2 * v1), dim=-1)
-    return pose_prior + evidence / noise_std**2
+    return pose_prior + torus.apply_mean_rotation_transposed(image_planes, shape_planes) / noise_std**2
 
 
 def pose_natural(parameters: Parameters, images: Images, codes: Codes) -> Natural:
