@@ -17,7 +17,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from liesparse import stiefel, torus
-from liesparse.devices import to_cpu
 from liesparse.inference import overlap_poses
 from liesparse.initialization import PAPER_NOISE
 from liesparse.model import Parameters
@@ -33,7 +32,8 @@ MEMORY = 1000  # pairs that the running average remembers
 EXPLAINED = 0.35  # of the way from the residual of neighbours to that of any two images
 N_CANDIDATES = 300  # images from which the first shapes are chosen
 N_SORTED, N_ROUNDS, LAST_ROUNDS = 1500, 10, 3  # images that are sorted by shape, how often, and how often undisturbed
-ALIKE, LEAST_SHARE = 0.97, 0.2  # overlap of one shape in two poses; images of a shape, over those of a usual one
+ALIKE = 0.5  # of the images of a usual shape, those that are averaged for a new one
+WON = 2.0  # how much more a new shape must explain than is lost with an old one
 
 Coords = Float[Tensor, "image column"]  # of images in the span of the first W
 Planes = Float[Tensor, "image irrep 2"]
@@ -73,7 +73,7 @@ def learn_motion(
 
 def choose_shapes(motion: Motion, n_components: int, engine: Engine) -> Parameters:
     """Return the model of a motion with the shapes that it carries, each the mean of images brought to one pose."""
-    first = motion.planes[: len(motion.explained)][_cover(motion.explained, n_components)]
+    first = torch.zeros_like(motion.planes[:1]).repeat(n_components, 1, 1)  # which explain nothing
     return _with_shapes(motion.parameters, sort_images(motion.planes, first, motion.parameters, engine))
 
 
@@ -161,28 +161,54 @@ def _carry(source: Shape | Planes, onto: Planes, parameters: Parameters, engine:
 def sort_images(planes: Planes, shapes: Shapes, parameters: Parameters, engine: Engine) -> Shapes:
     """Return shapes as the means of the images that each explains best, all carried to one pose: k-means with motion.
 
-    A shape that few images choose, or that is another one in some pose, starts anew as the image that explains most
-    of what is left.
+    In the first rounds a shape that could well be spared gives way to one that explains more.
     """
     few = planes[:N_CANDIDATES]
-    overlaps = torch.stack([_score(one, few, parameters, engine)[0] for one in _unit(few)]).clamp(min=0).square()
+    candidates, of_candidates = _candidates(few, len(shapes), parameters, engine)
     for round_ in range(N_ROUNDS):
         shapes = _unit(shapes)
         scores, returned = zip(*(_score(one, planes, parameters, engine) for one in shapes), strict=True)
-        best, winner = torch.stack(scores).max(dim=0)
-        if round_ < N_ROUNDS - LAST_ROUNDS:
-            counts = winner.bincount(minlength=len(shapes))
-            alike = torch.stack([_score(one, shapes, parameters, engine)[0] for one in shapes]) > ALIKE
-            wasted = (alike & (counts[None] > counts[:, None])).any(dim=1)
-            wasted |= counts < LEAST_SHARE * len(planes) / len(shapes)
-        else:
-            wasted = torch.zeros(len(shapes), dtype=torch.bool)
+        winner = torch.stack(scores).argmax(dim=0)
         shapes = torch.stack([back[winner == k].sum(dim=0) for k, back in enumerate(returned)])
-        best = best[: len(few)].clamp(min=0).square()
-        for k in wasted.nonzero().flatten().tolist():
-            chosen = int((overlaps - best).clamp(min=0).sum(dim=1).argmax())  # explains most of what is left
-            shapes[k], best = few[chosen], torch.maximum(best, overlaps[chosen])
+        if round_ < N_ROUNDS - LAST_ROUNDS:
+            explained = torch.stack([score[: len(few)] for score in scores]).clamp(min=0).square()
+            for spared, chosen in find_swaps(explained, of_candidates):
+                shapes[spared] = candidates[chosen]
     return _align(_unit(shapes), parameters, engine)
+
+
+def _candidates(
+    few: Planes, n_shapes: int, parameters: Parameters, engine: Engine
+) -> tuple[Shapes, Float[Tensor, "candidate image"]]:
+    """Return for each of a few images the mean of those that look most like it, and what each mean explains of all."""
+    n_alike = max(1, round(ALIKE * len(few) / n_shapes))
+    means = []
+    for one in _unit(few):
+        score, returned = _score(one, few, parameters, engine)
+        means.append(returned[score.topk(n_alike).indices].sum(dim=0))
+    candidates = _unit(torch.stack(means))
+    explained = torch.stack([_score(one, few, parameters, engine)[0] for one in candidates])
+    return candidates, explained.clamp(min=0).square()
+
+
+def find_swaps(
+    explained: Float[Tensor, "component image"], of_candidates: Float[Tensor, "candidate image"]
+) -> list[tuple[int, int]]:
+    """Return which shapes should give way to which candidates: those without which least is lost, if more is won."""
+    explained, swaps = explained.clone(), []
+    for _ in range(len(explained)):
+        best, second = explained.topk(2, dim=0).values if len(explained) > 1 else (explained[0], 0 * explained[0])
+        lost = torch.zeros(len(explained)).to(explained).index_add_(0, explained.argmax(dim=0), best - second)
+        spared = int(lost.argmin())
+        others = explained.clone()
+        others[spared] = 0
+        won = (of_candidates - others.amax(dim=0)).clamp(min=0).sum(dim=1)
+        chosen = int(won.argmax())
+        if won[chosen] <= WON * lost[spared]:
+            break
+        explained[spared] = of_candidates[chosen]
+        swaps.append((spared, chosen))
+    return swaps
 
 
 def _align(shapes: Shapes, parameters: Parameters, engine: Engine) -> Shapes:
@@ -203,15 +229,3 @@ def _score(shape: Shape, planes: Planes, parameters: Parameters, engine: Engine)
     """Return the overlap of a shape with images in their most probable poses, and the images carried back to it."""
     moved, returned = _carry(shape, planes, parameters, engine)
     return (moved * planes).sum(dim=(1, 2)), returned
-
-
-def _cover(explained: Bool[Tensor, "image image"], n_chosen: int) -> Int[Tensor, " chosen"]:
-    """Return images that together explain as many others as possible, each in turn the best."""
-    explained, left = to_cpu(explained), torch.ones(len(explained))
-    chosen: list[int] = []
-    for _ in range(n_chosen):
-        gain = (explained * left).sum(dim=1)
-        gain[chosen] = -1
-        chosen.append(int(gain.argmax()))
-        left[explained[chosen[-1]]] = 0.01  # once all are explained, the most common shape comes twice
-    return torch.tensor(chosen)

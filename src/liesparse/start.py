@@ -121,6 +121,7 @@ def _settle(
     n_epochs = -(-wanted // n_images)
     hot = replace(recipe.learning, n_epochs=n_epochs, first_memory=HOT_MEMORY, last_memory=HOT_MEMORY)
     learned = learn(start, images[order[:wanted]], hot, generator=generator)
+    learned = sort_again(learned, images[order], engine_for(learned, recipe.learning))
     start = max(start, learned, key=lambda model: _objective(model, images[order[-N_COMPARED:]], recipe))
     if not grows or start.torus_dim > MOST_AXES_BY_GRID:  # the search grows with the square of the axes
         return start

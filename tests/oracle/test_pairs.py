@@ -8,7 +8,7 @@ from liesparse.data import embedded_digits, translations
 from liesparse.inference import infer_codes, map_poses
 from liesparse.initialization import known_translation
 from liesparse.metrics import torus_match
-from liesparse.pairs import choose_shapes, find_neighbours, learn_motion, sort_images
+from liesparse.pairs import WON, choose_shapes, find_neighbours, find_swaps, learn_motion, sort_images
 from liesparse.posterior import AdaptiveEngine
 from liesparse.recipes import load_recipe
 from liesparse.reproduce.battery import shifted_signals
@@ -24,6 +24,34 @@ def test_neighbours_are_the_nearest_that_are_not_the_same(rng):
         allowed = [i for i in overlaps[image].argsort(descending=True).tolist() if overlaps[image, i] <= 0.9]
         assert sorted(found[image].tolist()) == sorted(allowed[:4])
     assert find_neighbours(rows[:3], 4, 1.1).shape == (3, 2)  # fewer than asked for, and not itself
+
+
+@pytest.mark.parametrize("n_shapes", [1, 4])
+def test_a_shape_gives_way_where_more_is_won_than_lost(rng, n_shapes):
+    """Each swap by brute force: of all shapes the one that is missed least, of all candidates the one that helps most."""
+    explained, of_candidates = torch.rand(n_shapes, 20, generator=rng) / 2, torch.rand(6, 20, generator=rng)
+    explained[-1] = 0  # a shape that no image uses
+    now = explained.clone()
+
+    def total(rows):
+        return rows.amax(dim=0).sum() if len(rows) else torch.tensor(0.0)
+
+    def without(shape):
+        return total(now[[k for k in range(n_shapes) if k != shape]])
+
+    def best_swap():
+        spared = max(range(n_shapes), key=without)
+        changed = [torch.cat((now[:spared], of_candidates[c][None], now[spared + 1 :])) for c in range(6)]
+        chosen = max(range(6), key=lambda c: total(changed[c]))
+        wins = total(changed[chosen]) - without(spared) > WON * (total(now) - without(spared))
+        return (spared, chosen) if wins else None
+
+    swaps = find_swaps(explained, of_candidates)
+    assert swaps
+    for spared, chosen in swaps:
+        assert best_swap() == (spared, chosen)
+        now[spared] = of_candidates[chosen]
+    assert best_swap() is None or len(swaps) == n_shapes
 
 
 @pytest.mark.slow
