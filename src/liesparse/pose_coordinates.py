@@ -25,8 +25,9 @@ from liesparse.posterior import Engine
 
 N_IMAGES, IMAGES_PER_COMPONENT = 1500, 60
 TRIAL_STEPS, LAST_STEPS = 5, 40  # M-steps with known poses, of a try and of the one that is taken
-WIDE_STEPS, FINE_STEPS = (0.3,), (0.15, 0.075)  # by which an entry of ln M changes
-TURNS = (2, 3, 4, 5)  # a pose that goes round may be so many times slower than it could be
+STEPS = (0.3,), (0.15, 0.075)  # by which an entry of ln M changes: from each start, and from the best of them
+ONE_AXIS_STEPS: tuple[tuple[float, ...], tuple[float, ...]] = (), (0.015, 0.0075)
+SLOWER = (2, 3, 4, 5, *(1.03**power for power in range(14, 61)))  # so many times may a pose be slower than it could be
 FILLED = 0.4  # of each axis, where the directions are tried
 GAIN, LEAST_GAIN = 1e-3, 0.05  # nats of the residual by which one try beats another, and the best one what there was
 
@@ -58,14 +59,12 @@ def improve_coordinates(
     n_seen = max(N_IMAGES, IMAGES_PER_COMPONENT * parameters.n_components)
     chosen = torch.randperm(len(images), generator=generator)[:n_seen].to(images.device)
     seen = look(parameters, images[chosen], engine)
-    if parameters.torus_dim == 1:  # pictures often go round it: a number that is no integer would tear the circle
-        tries = [times * torch.eye(1, dtype=torch.float64) for times in TURNS]
-    else:
-        wide = (_climb(parameters, seen, start, WIDE_STEPS) for start in _starts(parameters, seen))
-        tries = [_climb(parameters, seen, max(wide, key=lambda one: one.score).coordinates, FINE_STEPS).coordinates]
-    fit = max((fit_poses(parameters, seen, each, LAST_STEPS) for each in tries), key=lambda one: one.score)
+    wide, fine = ONE_AXIS_STEPS if parameters.torus_dim == 1 else STEPS
+    first = (_climb(parameters, seen, start, wide) for start in _starts(parameters, seen))
+    best = _climb(parameters, seen, max(first, key=lambda one: one.score).coordinates, fine)
     as_it_is = torch.eye(parameters.torus_dim, dtype=torch.float64)
-    if fit.score < fit_poses(parameters, seen, as_it_is, LAST_STEPS).score + LEAST_GAIN:
+    fit, before = (fit_poses(parameters, seen, each, LAST_STEPS) for each in (best.coordinates, as_it_is))
+    if fit.score < before.score + LEAST_GAIN:
         return parameters
     group_basis = parameters.group_basis @ fit.turn
     dictionary = torch.nn.functional.normalize(group_basis @ fit.planes.flatten(1).T, dim=0)
@@ -134,12 +133,15 @@ def _leading_planes(
 
 
 def _starts(parameters: Parameters, seen: Seen) -> list[Matrix]:
-    """Return maps from which M is searched: with them the poses fill a part of each axis.
+    """Return maps from which M is searched.
 
-    The axes lie along the directions in which the pictures change most and least over the range of the poses, or are
-    turned halfway between them.
+    One axis is often a circle, which only the right number closes, to a few hundredths; it may be no integer, as where
+    the pictures come round after 0.3 of the axis. Of several axes the poses fill a part of each. These lie along the
+    directions in which the pictures change most and least over the range of the poses, or halfway between them.
     """
     torus_dim = seen.poses.shape[1]
+    if torus_dim == 1:
+        return list(torch.tensor(SLOWER, dtype=torch.float64)[:, None, None])
     poses, template = to_cpu(seen.poses).double(), to_cpu(seen.template)
     of_template = torch.nn.functional.one_hot(template).double()
     means = of_template.T @ poses / of_template.sum(dim=0).clamp(min=1)[:, None]

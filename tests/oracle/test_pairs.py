@@ -28,7 +28,7 @@ def test_neighbours_are_the_nearest_that_are_not_the_same(rng):
 
 @pytest.mark.parametrize("n_shapes", [1, 4])
 def test_a_shape_gives_way_where_more_is_won_than_lost(rng, n_shapes):
-    """Each swap by brute force: of all shapes the one that is missed least, of all candidates the one that helps most."""
+    """Each swap by brute force: the shape that is missed least, for the candidate that helps most."""
     explained, of_candidates = torch.rand(n_shapes, 20, generator=rng) / 2, torch.rand(6, 20, generator=rng)
     explained[-1] = 0  # a shape that no image uses
     now = explained.clone()

@@ -94,7 +94,7 @@ def test_a_pose_that_fills_too_little_or_too_much_of_the_torus_is_stretched(shif
     assert_close(gram, torch.eye(len(gram)), atol=1e-4, rtol=0)
 
 
-def circle_of_signals(slower):
+def circle_of_signals(slower, n_poses):
     """Three signals shifted round a circle by any amount, and a model whose pose turns some times slower."""
     rng = torch.Generator().manual_seed(2)
     spectrum = torch.fft.rfft(torch.randn(3, 40, generator=rng)) * torch.exp(-torch.arange(21) / 6)
@@ -102,7 +102,7 @@ def circle_of_signals(slower):
     images = torch.fft.irfft(spectrum[template] * torch.exp(-1j * angles[:, None] * torch.arange(21)), n=40)
     images = torch.nn.functional.normalize(images, dim=1)
     subspace = torch.eye(40)
-    turns = torch.randint(slower, (1500,), generator=rng)  # each of as many poses moves a picture alike
+    turns = torch.randint(n_poses, (1500,), generator=rng)  # each of as many poses moves a picture alike
     seen = Seen(images, template, (angles + 2 * math.pi * turns)[:, None] / slower, 0.0)
     frequencies = half_lattice(1, 20, include_zero=True)
     return images, model_of(
@@ -111,14 +111,14 @@ def circle_of_signals(slower):
 
 
 def test_a_pose_that_turns_too_slowly_turns_as_fast_as_it_can():
-    images, slow = circle_of_signals(3)
+    images, slow = circle_of_signals(3, n_poses=3)
     engine = make_engine("auto", slow.frequencies)
     fast = improve_coordinates(slow, images, engine, generator=torch.Generator().manual_seed(0))
     assert quality(fast, images[:300]) > quality(slow, images[:300]) + 5
 
 
 def test_good_coordinates_stay_as_they_are():
-    images, model = circle_of_signals(1)
+    images, model = circle_of_signals(1, n_poses=1)
     engine = make_engine("auto", model.frequencies)
     assert improve_coordinates(model, images, engine, generator=torch.Generator().manual_seed(0)) is model
 
@@ -131,9 +131,17 @@ def test_a_template_without_images_keeps_its_shape(shifted, monkeypatch):
     poor = model_of(fit, subspace)
     odd = torch.nn.functional.normalize(torch.randn(196, generator=torch.Generator().manual_seed(3)), dim=0)
     poor = replace(poor, dictionary=torch.cat((poor.dictionary[:, :2], odd[:, None]), dim=1))
-    monkeypatch.setattr(coordinates, "FINE_STEPS", ())  # a short search
+    monkeypatch.setattr(coordinates, "STEPS", ((0.3,), ()))  # a short search
     better = improve_coordinates(
         poor, some.images, make_engine("auto", poor.frequencies), generator=torch.Generator().manual_seed(0)
     )
     assert better is not poor
     assert_close(better.dictionary[:, 2], odd)
+
+
+def test_pictures_that_come_round_too_early_go_all_the_way_round(rng):
+    """They come round after 0.3 of the axis, which no integer mends."""
+    images, slow = circle_of_signals(1 / 0.3, n_poses=1)
+    engine = make_engine("auto", slow.frequencies)
+    better = improve_coordinates(slow, images, engine, generator=rng)
+    assert quality(better, images[:300]) > quality(slow, images[:300]) + 5
