@@ -42,6 +42,7 @@ ROOMS = {
     "initialization": "starting models",
     "posterior": "P(s | I, α): engines and kernels",
     "model": "parameters, densities",
+    "groups": "motions that are known",
     "lattice": "frequencies ω",
     "torus": "R(s)",
     "stiefel": "orthonormal W",

@@ -69,13 +69,16 @@ def average(
     )
 
 
-def maximize(parameters: Parameters, averages: Averages) -> Parameters:
+def maximize(parameters: Parameters, averages: Averages, *, learn_group: bool = True) -> Parameters:
     """Return the model with W = polar(E[I (R̄u)ᵀ]) and Φ = WA, each column of A the best of norm 1 given the others.
 
     On the sphere E[‖A_k α_k‖²] is a constant, so the best A_k points along E[(R̄ᵀv - Σ_{j≠k} A_j α_j) α_k]. To solve
     for all columns at once and scale them afterwards is wrong where shapes overlap: it lowers the objective.
+    The W of a group that is known stays as it is.
     """
-    group_basis = stiefel.polar(averages.moved, parameters.group_basis)
+    group_basis = parameters.group_basis
+    if learn_group:
+        group_basis = stiefel.polar(averages.moved, group_basis)
     planes = unit_columns(parameters.group_basis.T @ parameters.dictionary)
     energies = averages.gram.diagonal()
     used = energies > LEAST_USE * energies.mean()

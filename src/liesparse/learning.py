@@ -155,7 +155,7 @@ def advance(
         every_so_many = max(settings.batches_per_update, math.floor(UPDATE_SHARE * remembered / settings.batch_size))
         due = step % every_so_many == 0 and seen >= first
         if due or step == n_steps:
-            parameters = em.maximize(parameters, averages)
+            parameters = em.maximize(parameters, averages, learn_group=settings.learn_group)
     checksum, batch_mean = read_numbers(
         torch.stack((parameters.group_basis.sum() + parameters.dictionary.sum(), code_mean))
     )
@@ -168,7 +168,8 @@ def advance(
             parameters, group.gather(batch), group.gather(codes), engine, settings.reseed_overlap, use
         )
         averages = averages.without(wasted)
-    if settings.lattice == "fitted" and settings.method == "em" and _reached(LATTICE_FITS, done, then):
+    fits = settings.lattice == "fitted" and settings.method == "em" and settings.learn_group
+    if fits and _reached(LATTICE_FITS, done, then):
         parameters, averages = em.fit_lattice(parameters, averages)
     state = State(
         parameters, adam, averages, step, state.place + 1, state.epoch, state.random, code_sum, state.last_good
@@ -214,6 +215,8 @@ def update(
 ) -> tuple[Parameters, stiefel.AdamState]:
     """Take one step in Φ and one in W [Chau20, Algorithm 1, lines 11-14], both with gradients at the old parameters."""
     dictionary = unit_columns(parameters.dictionary + settings.dictionary_rate * uphill.dictionary)
+    if not settings.learn_group:
+        return replace(parameters, dictionary=dictionary), adam
     group_basis, adam = stiefel.adam_step(
         parameters.group_basis,
         -uphill.group_basis,

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from liesparse import stiefel
 from liesparse._checks import check_choice, check_count, check_real, reject
+from liesparse.groups import KnownGroup
 from liesparse.inference import CODE_UPDATES, GRADIENTS, CodeUpdate, Gradient
 from liesparse.model import PosePrior
 from liesparse.posterior import engine_names
@@ -36,6 +37,7 @@ class ModelSettings:
     sparsity: float = 10.0
     noise_std: float | Any = "auto"  # 0.1, less for noisy images: liesparse.initialization.suggest_noise
     pose_prior: str | PosePrior = "uniform"
+    group: KnownGroup | None = None  # where the transformations are known; the torus is its own then
 
     def __post_init__(self) -> None:
         check_count("n_components", self.n_components)
@@ -77,6 +79,8 @@ class Settings:
     lattice : {"paper", "fitted"}
         The frequencies stay as they are at the start, or they are fitted to the energy of the planes, three times in
         the first third of the training (``em.fit_lattice``).
+    learn_group : bool
+        Whether W is learned, or only Φ, where the group is known.
     """
 
     n_epochs: Count = 20
@@ -96,6 +100,7 @@ class Settings:
     batches_per_update: int = 2
     reseed_overlap: float = 1.0
     lattice: Lattice = "paper"
+    learn_group: bool = True
 
     def __post_init__(self) -> None:
         for name in ("n_epochs", "batch_size"):

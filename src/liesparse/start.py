@@ -10,10 +10,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from liesparse.batches import ShuffledArrays
+from liesparse.groups import Basis
 from liesparse.initialization import PAPER_NOISE, random_start, start_from_data, suggest_noise
 from liesparse.learning import engine_for, learn, resume
 from liesparse.metrics import examine
-from liesparse.model import Parameters, PosePrior
+from liesparse.model import Parameters, PosePrior, uniform_prior
 from liesparse.pairs import choose_shapes, learn_motion, sort_again
 from liesparse.pose_coordinates import improve_coordinates
 from liesparse.posterior.sampling import MOST_AXES_BY_GRID
@@ -75,11 +76,10 @@ def make_start(
     """Return the parameters from which a model is learned: random ones, or some that are drawn from the images."""
     n_pixels = images.shape[1]
     n_irreps = min(MOST_IRREPS, n_pixels // 2) if model.n_irreps == "auto" else int(model.n_irreps)
+    if model.group is not None:
+        return Start(_start_of_group(images, model, model.group.make_basis(images, n_irreps), recipe, generator))
     grows = recipe.learning.lattice == "fitted" and model.pose_prior == "uniform"  # a prior holds the lattice as it is
     first = FIRST_FREQUENCIES if model.torus_dim == 1 and grows else n_irreps
-    noise_std = model.noise_std
-    if noise_std == "auto":
-        noise_std = PAPER_NOISE if recipe.start == "random" else suggest_noise(images, 2 * n_irreps)
     start = random_start(
         n_pixels,
         n_components=model.n_components,
@@ -87,7 +87,7 @@ def make_start(
         torus_dim=model.torus_dim,
         multiplicity=max(1, n_irreps // first) if model.multiplicity == "auto" else model.multiplicity,
         include_zero=recipe.include_zero,
-        noise_std=noise_std,
+        noise_std=_noise_std(images, model, n_irreps, recipe),
         sparsity=model.sparsity,
         generator=generator,
         dtype=images.dtype,
@@ -105,6 +105,34 @@ def make_start(
     if recipe.learning.method == "em":
         start = _settle(start, images, recipe, grows, generator)
     return Start(start, motion.share)
+
+
+def _noise_std(images: Float[Tensor, "image pixel"], model: ModelSettings, n_irreps: int, recipe: Recipe) -> float:
+    if model.noise_std != "auto":
+        return float(model.noise_std)
+    return PAPER_NOISE if recipe.start == "random" else suggest_noise(images, 2 * n_irreps)
+
+
+def _start_of_group(
+    images: Float[Tensor, "image pixel"], model: ModelSettings, basis: Basis, recipe: Recipe, generator: torch.Generator
+) -> Parameters:
+    """Return a start with the W of a known group, and shapes that are sorted with its motion."""
+    n_irreps = len(basis.frequencies)
+    order = torch.randperm(len(images), generator=generator).to(images.device)
+    prior = uniform_prior(n_irreps, dtype=images.dtype)
+    if isinstance(model.pose_prior, PosePrior):
+        prior = model.pose_prior.natural(basis.frequencies, dtype=images.dtype)
+    start = Parameters(
+        group_basis=basis.group_basis,
+        dictionary=torch.nn.functional.normalize(images[order[: model.n_components]].T.contiguous(), dim=0),
+        frequencies=basis.frequencies,
+        noise_std=_noise_std(images, model, n_irreps, recipe),
+        sparsity=model.sparsity,
+        pose_prior=prior.to(images.device),
+    )
+    if recipe.start != "pairs":
+        return start
+    return sort_again(start, images[order], engine_for(start, recipe.learning))
 
 
 def _settle(

@@ -39,12 +39,12 @@ def _as_complex(planes: Planes) -> Complex[Tensor, "*batch irrep"]:
 
 def apply_mean_rotation_transposed(coords: Planes, rotation: Planes) -> Planes:
     """Apply R̄ᵀ, the transpose of :func:`apply_mean_rotation` [Chau20, app. C]."""
-    return apply_mean_rotation(coords, conjugate(rotation))
+    return torch.view_as_real(_as_complex(coords) * _as_complex(rotation).conj())
 
 
 def conjugate(planes: Planes) -> Planes:
     """Mirror planes: (x, y) becomes (x, -y)."""
-    return planes * planes.new_tensor((1.0, -1.0))
+    return torch.view_as_real(_as_complex(planes).conj().resolve_conj())
 
 
 def to_planes(group_basis: Float[Tensor, "pixel column"], images: Float[Tensor, "batch pixel"]) -> Planes:

@@ -87,6 +87,7 @@ def learn_model(
     Where the batches come from a ``source``, ``images`` are those from which learning starts. Without
     ``monitor_images`` the health of each epoch is read from some of the images.
     """
+    recipe = recipe.for_group(model.group)
     others = images  # for plain sparse coding, which learns by heart what it sees
     if monitor_images is None:
         order = torch.randperm(len(images), generator=generator).to(images.device)

@@ -50,6 +50,20 @@ def test_train_writes_a_whole_run(trained):
     assert f"{opened.metrics['sparse_coding_snr']:.2f}" in done.stdout
 
 
+def test_a_known_group_gives_poses_in_degrees(pictures, tmp_path):
+    done = run("train", "digits", "--out", tmp_path / "run", *SMALL, "--group", "rotation")
+    assert done.returncode == 0, done.stderr
+    assert load_run(tmp_path / "run").coder.model_.torus_dim == 1
+    found = tmp_path / "found.csv"
+    assert run("infer", tmp_path / "run", pictures, "--out", found).returncode == 0
+    rows = list(csv.DictReader(found.read_text().splitlines()))
+    for row in rows:
+        assert float(row["angle (degrees)"]) == pytest.approx(np.degrees(float(row["pose1"])), abs=0.01)
+    wrong = run("train", "digits", "--out", tmp_path / "other", "--group", "turning")
+    assert wrong.returncode == 2
+    assert "'rotation'" in wrong.stdout + wrong.stderr
+
+
 def test_a_run_is_not_overwritten_and_a_finished_one_does_not_train_again(trained):
     folder, _ = trained
     before = (folder / "model.safetensors").read_bytes()

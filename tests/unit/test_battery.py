@@ -6,12 +6,22 @@ import torch
 from liesparse.data import embedded_digits, translations
 from liesparse.initialization import known_translation, random_start, start_from_data
 from liesparse.recipes import load_recipe
-from liesparse.reproduce.battery import PROBLEMS, Cell, compare_with_truth, drawn_shapes, letters, run_cell, table
+from liesparse.reproduce.battery import (
+    EVERY,
+    KNOWN,
+    PROBLEMS,
+    Cell,
+    compare_with_truth,
+    drawn_shapes,
+    letters,
+    run_cell,
+    table,
+)
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize("name", [*PROBLEMS, *KNOWN])
 def test_every_problem_has_unit_images_with_labels_and_factors(name):
-    problem = PROBLEMS[name]
+    problem = EVERY[name]
     made = problem.make(60, torch.Generator().manual_seed(0))
     torch.testing.assert_close(made.images.norm(dim=1), torch.ones(60))
     assert set(made.labels.tolist()) == set(range(problem.n_shapes))

@@ -103,6 +103,8 @@ def infer(
     columns = {"image": rows.places}
     for name, first, values in (("code", 0, codes), ("pose", 1, poses), ("width", 1, widths)):
         columns |= {f"{name}{place}": column for place, column in enumerate(values.T, first)}
+    if coder.group != "learned":
+        columns |= coder.poses_in_units(poses)  # in pixels or degrees
     columns["log_likelihood"] = scores
     arrays = {"image": rows.places, "codes": codes, "poses": poses, "widths": widths, "log_likelihood": scores}
     write_table(out, columns, arrays)

@@ -96,7 +96,8 @@ def battery(
     """Learn many kinds of images with a known motion at the defaults, and say which were solved.
 
     Each problem is learned with as many templates as shapes, and with twice as many; controls, in which nothing is to
-    be found, show whether the verdict of learning notices. After each cell the JSON file is written, so Ctrl-C loses
+    be found, show whether the verdict of learning notices. By name only: known-translation and known-rotation, where
+    the motion is given and 500 images must do. After each cell the JSON file is written, so Ctrl-C loses
     at most the cells that were being learned.
     """
     import os
@@ -104,7 +105,8 @@ def battery(
     from liesparse.recipes import load_recipe, parse_values
     from liesparse.reproduce import battery as work
 
-    names = _choose_rows(problems, [*work.PROBLEMS, *work.CONTROLS])
+    usual = [*work.PROBLEMS, *work.CONTROLS]
+    names = usual if problems == "all" else _choose_rows(problems, [*usual, *work.KNOWN])
     with explained(code=2):
         recipe = load_recipe("best").with_values(parse_values(values or []))
     total = seeds * sum(1 if name in work.CONTROLS else 2 for name in names)
@@ -118,7 +120,7 @@ def battery(
             bar.show(what, len(cells), total, line=True)
             if str(json) != "-":
                 common.write_numbers([one._asdict() for one in cells], json)
-    common.print_table("Solved cells", *work.table(cells, [name for name in names if name in work.PROBLEMS]))
+    common.print_table("Solved cells", *work.table(cells, [name for name in names if name not in work.CONTROLS]))
     common.print_table("The verdict, which is not told the truth", *work.verdict_table(cells))
     if str(json) == "-":
         common.write_numbers([one._asdict() for one in cells], json)

@@ -30,6 +30,7 @@ def train(
     resume: Annotated[bool, Option("--resume", help="Continue the run in the folder.")] = False,
     components: Annotated[int, Option(min=1, help="Shapes in the dictionary.")] = 10,
     irreps: Annotated[int | None, Option(min=1, help="Rotation planes; as many as fit, up to 128.")] = None,
+    group: Annotated[str, Option(help="learned; or known: translation, rotation, or shift (of signals).")] = "learned",
     torus_dim: Annotated[int, Option(min=1, max=6, help="How many transformations at once.")] = 2,
     multiplicity: Annotated[int | None, Option(min=1, help="Planes for each frequency; 2 for handwriting.")] = None,
     sparsity: Annotated[float, Option(min=0, help="Rate of the prior on the codes.")] = 10.0,
@@ -47,14 +48,16 @@ def train(
     Ctrl-C finishes the step and saves. The same command with --resume continues the run; the result is byte-identical.
     After `torchrun --nproc-per-node 2 -m liesparse` two processes share each batch.
     """
-    from liesparse import LieSparseCoder, devices, load_recipe, run_directory
+    from liesparse import LieSparseCoder, devices, groups, load_recipe, run_directory
+    from liesparse._checks import check_choice
     from liesparse.recipes import parse_values
 
     with explained(code=2):  # wrong use
         settings = parse_values(values or [])
         load_recipe(recipe).with_values(settings)
         devices.choose_device(device)
-    model: dict[str, Any] = {"n_irreps": irreps or "auto", "torus_dim": torus_dim}
+        check_choice("--group", group, groups.NAMES)
+    model: dict[str, Any] = {"n_irreps": irreps or "auto", "torus_dim": torus_dim, "group": group}
     model |= {"multiplicity": multiplicity or "auto", "sparsity": sparsity, "noise_std": noise_std or "auto"}
     how: dict[str, Any] = {"recipe": recipe, "n_epochs": epochs, "settings": settings or None, "random_state": seed}
     coder = LieSparseCoder(components, checkpoint_dir=out / run_directory.CHECKPOINTS, device=device, **model, **how)
@@ -122,7 +125,7 @@ def _learn(coder: LieSparseCoder, loaded: LoadedData, group: Group) -> None:
     columns = ("epoch", "SNR", "active", "alive", "objective", "width", "multimodal", "|WᵀW-1|")
     console.print("{:>7} {:>8} {:>7} {:>6} {:>10} {:>7} {:>11} {:>9}".format(*columns))
     with common.ProgressBar("learning") as bar:
-        if recipe.start == "pairs":
+        if recipe.start == "pairs" and coder.group == "learned":
             bar.show(common.FIRST_THE_MOTION, line=True)
 
         def watch(progress: Progress) -> None:
@@ -172,7 +175,7 @@ def demo(
     out: Annotated[Path, Option(help="Folder for the model, metrics.json and the picture.")] = Path("runs/demo"),
     seed: Annotated[int, Option(min=0, help="Random seed: same seed, same numbers.")] = 0,
     epochs: Annotated[int, Option(min=1, help="Passes over the images.")] = 10,
-    images: Annotated[int, Option(min=1000, help="Training images to make.")] = 30_000,
+    images: Annotated[int, Option(min=100, help="Training images to make.")] = 30_000,
 ) -> None:
     """Learn ten digits and 2-D translation from unlabelled images, in a few minutes."""
     from liesparse import LieSparseCoder, figures, files

@@ -18,10 +18,12 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
+from liesparse import groups
 from liesparse._checks import check_choice, reject
 from liesparse.checkpoint import versions
 from liesparse.devices import choose_device, to_cpu
 from liesparse.files import Sealed, need, read_sealed, write_sealed
+from liesparse.groups import KnownGroup
 from liesparse.model import PosePrior
 
 CHUNK = 64  # always so many rows at once, so that no result depends on an image's companions
@@ -162,6 +164,8 @@ def _as_plain(value: Any) -> Any:
     """Return a parameter as JSON can hold it."""
     if isinstance(value, PosePrior):
         return {"PosePrior": asdict(value)}
+    if isinstance(value, KnownGroup):  # its sizes are those of the images, or its W that of the model
+        return value.name if value.name in groups.NAMES else groups.Fixed.name
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, np.integer | np.floating):

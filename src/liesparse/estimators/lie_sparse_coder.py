@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from liesparse import torus
 from liesparse._checks import check_count, reject
 from liesparse.batches import BatchSource, LoaderBatches, ShuffledArrays, is_stream
 from liesparse.checkpoint import pack_parameters, unpack_parameters
@@ -18,6 +19,7 @@ from liesparse.data import ShardBatches, Shards
 from liesparse.devices import choose_device, to_cpu
 from liesparse.estimators.posed_coder import PosedCoder
 from liesparse.files import Sealed
+from liesparse.groups import Fixed, KnownGroup, find_group
 from liesparse.learning import advance, engine_for
 from liesparse.model import Parameters, PosePrior
 from liesparse.parallel import ALONE, Group
@@ -58,6 +60,9 @@ class LieSparseCoder(PosedCoder):
         where the images hold white noise.
     pose_prior : "uniform" or PosePrior, default="uniform"
         Prior of the pose; :func:`liesparse.narrow_prior` makes one around 0.
+    group : str or group of :mod:`liesparse.groups`, default="learned"
+        How the images move: "learned" finds it, with ``torus_dim`` axes; "translation", "rotation" (of grey pictures)
+        and "shift" (of signals) are known, and only the shapes are learned.
     recipe : str or path, default="best"
         How the model is found: "best", "paper" or a TOML file.
     n_epochs : int, default=None
@@ -107,6 +112,7 @@ class LieSparseCoder(PosedCoder):
     sparsity: float = 10.0
     noise_std: float | str = "auto"
     pose_prior: str | PosePrior = "uniform"
+    group: str | KnownGroup = "learned"
     recipe: str | Path = "best"
     n_epochs: int | None = None
     settings: Mapping[str, Any] | None = None
@@ -192,6 +198,7 @@ class LieSparseCoder(PosedCoder):
         """Learn from some more images, once; the first call also makes the start."""
         begun, recipe = hasattr(self, "model_"), self.effective_recipe()
         images = self._images_to_learn(X, reset=not begun)
+        recipe = recipe.for_group(self._known_group())
         settings = recipe.learning.resolve(self.n_components)
         if not begun:
             self._check_sizes(images, recipe, None)
@@ -213,7 +220,26 @@ class LieSparseCoder(PosedCoder):
         return self
 
     def _model_settings(self) -> ModelSettings:
-        return ModelSettings(**{name: getattr(self, name) for name in ModelSettings.__dataclass_fields__})
+        values = {name: getattr(self, name) for name in ModelSettings.__dataclass_fields__}
+        return ModelSettings(**values | {"group": self._known_group()})
+
+    def _known_group(self) -> KnownGroup | None:
+        if self.group == Fixed.name:  # as a file has it
+            return Fixed(self.model_.group_basis, self.model_.frequencies)
+        return find_group(self.group, self.image_shape_) if isinstance(self.group, str) else self.group
+
+    def poses_in_units(self, poses: Any) -> dict[str, Any]:
+        """Return poses of a known group as columns in its own units, named as ``shift_x (pixels)``."""
+        group = self._known_group()
+        if group is None:
+            expected = "a known group, as group='translation'"
+            reject("group", expected, "'learned'", "Compare its poses with known factors by liesparse.symmetry.")
+        turns = to_cpu(torus.wrap(self._tensor(poses)) / (2 * math.pi))
+        plain = turns if isinstance(poses, Tensor) else turns.numpy()
+        return {
+            f"{name} ({unit})": plain[:, axis] * per_turn
+            for axis, (name, unit, per_turn) in enumerate(group.coordinates)
+        }
 
     def _check_sizes(self, images: Tensor, recipe: Recipe, start: Parameters | None) -> None:
         """Reject too few images or pixels in scikit-learn's own words."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from liesparse._checks import check_choice, check_count, refusing, reject
+from liesparse.groups import KnownGroup
 from liesparse.model import Parameters
 from liesparse.posterior import Engine, engine_names, make_engine
 from liesparse.settings import Settings
@@ -60,6 +61,10 @@ class Recipe:
         check_count("n_init", self.n_init)
         if not isinstance(self.include_zero, bool):
             reject("include_zero", "true or false", repr(self.include_zero), "Write it without quotes.")
+
+    def for_group(self, group: KnownGroup | None) -> Recipe:
+        """Return the recipe for a group that is known, or to be learned."""
+        return self if group is None else self.with_values({"learning.learn_group": False})
 
     def with_values(self, values: Mapping[str, Any]) -> Recipe:
         """Return the recipe with some values changed, named as ``start`` or ``learning.n_epochs``."""

@@ -1,0 +1,244 @@
+"""Groups that are known: shifts and rotations of pictures, or one's own. W is given, and only the shapes are learned.
+
+Where a user knows how the pictures move, W need not be found: fewer images are enough, and the pose has units.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Complex, Float, Int
+from torch import Tensor
+
+from liesparse import stiefel
+from liesparse._checks import check_choice, check_count, check_frequencies, check_group_basis, reject
+
+Waves = Complex[Tensor, "pixel wave"]
+MOST_RINGS = 0.9  # of the angular frequencies that a ring of pixels can tell apart
+LEAST_RING = 1e-3  # of the largest eigenvalue of the rings' overlaps; what is below is no wave of its own
+
+
+class Coordinate(NamedTuple):
+    """One number of the pose in its own units: so many of them are one turn of the torus."""
+
+    name: str
+    unit: str
+    per_turn: float
+
+
+class Basis(NamedTuple):
+    """W and ω of a group."""
+
+    group_basis: Float[Tensor, "pixel column"]
+    frequencies: Int[Tensor, "irrep torus"]
+
+
+@runtime_checkable
+class KnownGroup(Protocol):
+    """What a group must tell; ``name`` is that of ``group=`` in :class:`liesparse.LieSparseCoder`."""
+
+    name: ClassVar[str]
+
+    @property
+    def coordinates(self) -> tuple[Coordinate, ...]:
+        """The numbers of the pose."""
+
+    def make_basis(self, images: Float[Tensor, "image pixel"], n_irreps: int) -> Basis:
+        """Return W and ω with up to ``n_irreps`` planes, those that hold most of the energy of the images."""
+
+
+@dataclass(frozen=True)
+class Translations:
+    """Pictures shifted to the right and down, round the edges: the Fourier basis."""
+
+    height: int
+    width: int
+    name: ClassVar[str] = "translation"
+
+    @property
+    def coordinates(self) -> tuple[Coordinate, ...]:
+        """Two shifts, in pixels."""
+        return Coordinate("shift_x", "pixels", self.width), Coordinate("shift_y", "pixels", self.height)
+
+    def make_basis(self, images: Float[Tensor, "image pixel"], n_irreps: int) -> Basis:
+        """Return the waves that hold most of the energy of the images."""
+        _check_shape(images, self.height, self.width)
+        across, down = torch.meshgrid(*map(_below_half, (self.width, self.height)), indexing="ij")
+        omega = torch.stack((across, down), dim=-1).flatten(0, 1)
+        omega = omega[(omega[:, 0] > 0) | ((omega[:, 0] == 0) & (omega[:, 1] > 0))]  # of ω and -ω one
+        rows, columns = torch.meshgrid(
+            *(torch.arange(size, dtype=torch.float64) for size in (self.height, self.width)), indexing="ij"
+        )
+        turns = torch.stack((columns.flatten() / self.width, rows.flatten() / self.height), dim=1)
+        fastest = [place.flatten() for place, size in ((columns, self.width), (rows, self.height)) if size % 2 == 0]
+        return _most_energy(_waves(turns @ omega.double().T), omega, _still(images, fastest), images, n_irreps)
+
+
+@dataclass(frozen=True)
+class Shifts:
+    """Signals shifted round a circle: the Fourier basis of one dimension, the fastest wave beside the constant."""
+
+    length: int
+    name: ClassVar[str] = "shift"
+
+    @property
+    def coordinates(self) -> tuple[Coordinate, ...]:
+        """A shift, in samples."""
+        return (Coordinate("shift", "samples", self.length),)
+
+    def make_basis(self, images: Float[Tensor, "image pixel"], n_irreps: int) -> Basis:
+        """Return the waves that hold most of the energy of the signals."""
+        _check_shape(images, self.length)
+        omega = _below_half(self.length)
+        omega = omega[omega > 0][:, None]
+        places = torch.arange(self.length, dtype=torch.float64)
+        waves = _waves((places / self.length)[:, None] @ omega.double().T)
+        fastest = [places] if self.length % 2 == 0 else []
+        return _most_energy(waves, omega, _still(images, fastest), images, n_irreps)
+
+
+@dataclass(frozen=True)
+class Rotations:
+    """Pictures turned about their middle, x towards y: exact waves in the angle, radial parts taken from the images."""
+
+    height: int
+    width: int
+    name: ClassVar[str] = "rotation"
+
+    @property
+    def coordinates(self) -> tuple[Coordinate, ...]:
+        """An angle, in degrees."""
+        return (Coordinate("angle", "degrees", 360.0),)
+
+    def make_basis(self, images: Float[Tensor, "image pixel"], n_irreps: int) -> Basis:
+        """Return for each angular frequency the radial parts that hold most energy: a steerable principal basis."""
+        _check_shape(images, self.height, self.width)
+        rows, columns = torch.meshgrid(
+            torch.arange(self.height) - (self.height - 1) / 2,
+            torch.arange(self.width) - (self.width - 1) / 2,
+            indexing="ij",
+        )
+        radius, angle = torch.hypot(rows, columns).flatten().double(), torch.atan2(rows, columns).flatten().double()
+        rings = torch.arange(math.ceil(float(radius.max())) + 1).double()
+        away = (radius[:, None] - rings).abs()  # cubic splines, on rings one pixel apart
+        splines = (2 - away).clamp(min=0) ** 3 / 6 - 4 * (1 - away).clamp(min=0) ** 3 / 6
+        waves, omega, still = [], [], torch.zeros(len(radius), 0).double()
+        for frequency in range(int(MOST_RINGS * math.pi * min(self.height, self.width) / 2) + 1):
+            told_apart = frequency <= MOST_RINGS * math.pi * rings
+            turned = splines[:, told_apart] * torch.polar(torch.ones_like(angle), frequency * angle)[:, None]
+            found = _principal(turned, images)
+            if frequency == 0:
+                still = found.real
+            else:
+                waves.append(found)
+                omega += [frequency] * found.shape[1]
+        return _most_energy(torch.cat(waves, dim=1), torch.tensor(omega)[:, None], still, images, n_irreps)
+
+
+@dataclass(frozen=True, eq=False)
+class Fixed:
+    """One's own W and ω; the pose is in radians."""
+
+    group_basis: Float[Tensor, "pixel column"]
+    frequencies: Int[Tensor, "irrep torus"]
+    name: ClassVar[str] = "fixed"
+
+    def __post_init__(self) -> None:
+        check_frequencies(self.frequencies)
+        check_group_basis(self.group_basis)
+        if self.group_basis.shape[1] != 2 * len(self.frequencies):
+            sizes = f"{self.group_basis.shape[1]} columns and {len(self.frequencies)} frequencies"
+            reject("group_basis", "two columns for each frequency", sizes, "Give as many of each.")
+
+    @property
+    def coordinates(self) -> tuple[Coordinate, ...]:
+        """The pose as it is."""
+        return tuple(
+            Coordinate(f"pose_{axis + 1}", "radians", 2 * math.pi) for axis in range(self.frequencies.shape[1])
+        )
+
+    def make_basis(self, images: Float[Tensor, "image pixel"], n_irreps: int) -> Basis:  # noqa: ARG002
+        """Return W and ω, all of them."""
+        _check_shape(images, len(self.group_basis))
+        return Basis(self.group_basis.to(images), self.frequencies)
+
+
+NAMES = ("learned", "translation", "shift", "rotation")
+
+
+def find_group(name: str, image_shape: tuple[int, ...]) -> KnownGroup | None:
+    """Return the group of a name for images of some shape; None for one that is to be learned."""
+    check_choice("group", name, NAMES)
+    if name == "learned":
+        return None
+    if name == "shift":
+        return Shifts(math.prod(image_shape))
+    if len(image_shape) != 2:
+        fix = "Give grey pictures, (n, height, width), or group='shift' for signals."
+        reject("images", f"pictures of one channel for group={name!r}", f"the shape {image_shape}", fix)
+    return (Translations if name == "translation" else Rotations)(*image_shape)
+
+
+def _check_shape(images: Float[Tensor, "image pixel"], *sizes: int) -> None:
+    for size in sizes:
+        check_count("size of the group", size)
+    if images.shape[1] != math.prod(sizes):
+        expected = " × ".join(map(str, sizes)) + f" = {math.prod(sizes)} pixels"
+        reject("images", f"images of the group's size, {expected}", f"{images.shape[1]} pixels", "Change one of them.")
+
+
+def _below_half(size: int) -> Int[Tensor, " frequency"]:
+    """Return the frequencies that so many samples tell apart."""
+    most = (size - 1) // 2
+    return torch.arange(-most, most + 1)
+
+
+def _waves(turns: Float[Tensor, "pixel wave"]) -> Waves:
+    waves = torch.polar(torch.ones_like(turns), 2 * math.pi * turns)
+    return waves / waves.abs().norm(dim=0)
+
+
+def _still(
+    images: Float[Tensor, "image pixel"], fastest: list[Float[Tensor, " pixel"]]
+) -> Float[Tensor, "pixel column"]:
+    """Return the constant and, where a size is even, the wave that alternates from pixel to pixel along it."""
+    alternating = [1 - 2 * torch.stack(fastest).sum(dim=0).remainder(2)] if fastest else []
+    return torch.stack((torch.ones(images.shape[1], dtype=torch.float64), *alternating), dim=1)
+
+
+def _principal(turned: Waves, images: Float[Tensor, "image pixel"]) -> Waves:
+    """Return orthonormal combinations of waves of one frequency, by the energy that images have in them."""
+    sizes, axes = torch.linalg.eigh(turned.mH @ turned)
+    kept: Bool[Tensor, " wave"] = sizes > LEAST_RING * sizes.amax()
+    basis = turned @ (axes[:, kept] / sizes[kept].sqrt())
+    coords = images.cpu().to(turned) @ basis.conj()
+    return basis @ torch.linalg.eigh(coords.mH @ coords).eigenvectors.conj().flip(1)
+
+
+def _most_energy(
+    waves: Waves,
+    omega: Int[Tensor, "wave torus"],
+    still: Float[Tensor, "pixel column"],
+    images: Float[Tensor, "image pixel"],
+    n_irreps: int,
+) -> Basis:
+    """Return planes from waves, and from columns that do not move; those in which images have most energy.
+
+    Two columns are a plane of ω = 0; if one is left, the wave of least energy gives way to it.
+    """
+    columns = torch.stack((waves.real, waves.imag), dim=-1)
+    columns = columns / columns.norm(dim=0).clamp(min=1e-12)
+    order = _energies(columns, images).argsort(descending=True, stable=True)
+    if still.shape[1] % 2:
+        still, order = torch.cat((still, columns[:, order[-1], :1]), dim=1), order[:-1]
+    planes = torch.cat(((still / still.norm(dim=0)).unflatten(1, (-1, 2)), columns[:, order]), dim=1)
+    every = torch.cat((torch.zeros(still.shape[1] // 2, omega.shape[1], dtype=torch.int64), omega[order]))
+    best = _energies(planes, images).argsort(descending=True, stable=True)[: min(n_irreps, images.shape[1] // 2)]
+    return Basis(stiefel.polar(planes[:, best].flatten(1)).to(images), every[best])
+
+
+def _energies(planes: Float[Tensor, "pixel irrep 2"], images: Float[Tensor, "image pixel"]) -> Float[Tensor, " irrep"]:
+    return (images.double().cpu() @ planes.flatten(1)).square().sum(dim=0).unflatten(0, (-1, 2)).sum(dim=1)
