@@ -11,6 +11,10 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
+NOISE = {"minimum": 1e-6, "maximum": 1e6}  # σ of images of norm 1: beyond, float32 has no numbers for it
+MOST = 1e9  # of λ and of the natural parameters of a prior
+MOST_FREQUENCIES = {1: 20_000, 2: 1000}  # |ω| on so many axes; beyond, the grid of the pose fits into no memory
+MOST_OF_MANY_AXES = 100
 TOLERANCE = 1e-4  # of norms and inner products, in what should be orthonormal or of norm 1
 Size = tuple[str, int | None]  # the name of a dimension and its required size, or None for any
 
@@ -39,10 +43,12 @@ def describe(value: Any) -> str:
     return f"{type(value).__name__} {value!r}"
 
 
-def check_count(argument: str, value: int, minimum: int = 1) -> int:
-    """Return ``value`` if it is a whole number of at least ``minimum``."""
+def check_count(argument: str, value: Any, minimum: int = 1, maximum: int = 10**9) -> int:
+    """Return ``value`` if it is a whole number from ``minimum`` to ``maximum``."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < minimum:
         reject(argument, f"a whole number >= {minimum}", describe(value), f"Pass {minimum} or more.")
+    if value > maximum:
+        reject(argument, f"a whole number <= {maximum:,}", f"{int(value):,}", f"Pass {maximum:,} or less.")
     return int(value)
 
 
@@ -131,6 +137,10 @@ def check_frequencies(frequencies: Tensor) -> Tensor:
     if frequencies.dtype != torch.int64:
         fix = "Round them and convert with .long(), or make them with liesparse.half_lattice."
         reject("frequencies", "integers (int64): R(s) has period 2π only then", describe(frequencies), fix)
+    most = MOST_FREQUENCIES.get(frequencies.shape[1], MOST_OF_MANY_AXES)
+    if frequencies.is_cpu and int(frequencies.abs().max()) > most:
+        got = f"{int(frequencies.abs().max()):,}"
+        reject("frequencies", f"|ω| <= {most:,} on {frequencies.shape[1]} axes", got, "Use slower planes.")
     return frequencies
 
 

@@ -36,6 +36,8 @@ def random_start(
     check_n_pixels(n_pixels, check_count("n_irreps", n_irreps))
     check_real("noise_std", noise_std, above=0)
     frequencies = half_lattice(torus_dim, n_irreps, multiplicity=multiplicity, include_zero=include_zero)
+    if not frequencies.any():
+        reject("multiplicity", f"less than n_irreps = {n_irreps}", str(multiplicity), "Or no plane would turn.")
     dictionary = torch.randn(n_pixels, n_components, generator=generator, dtype=dtype)
     return Parameters(
         group_basis=stiefel.random_point(n_pixels, 2 * n_irreps, generator=generator, dtype=dtype),

@@ -72,13 +72,15 @@ class Parameters:
         if tuple(self.pose_prior.shape) != (n_irreps, 2):
             fix = "Make one with uniform_prior or conjugate_prior."
             reject("pose_prior", f"shape (n_irreps = {n_irreps}, 2)", str(tuple(self.pose_prior.shape)), fix)
-        check_real("noise_std", self.noise_std, above=0)
-        check_real("sparsity", self.sparsity, minimum=0)
+        check_real("noise_std", self.noise_std, **_checks.NOISE)
+        check_real("sparsity", self.sparsity, minimum=0, maximum=_checks.MOST)
 
     def validate(self) -> Parameters:
         """Check the values too: finite, W orthonormal, Φ of unit columns. Too slow for every training step."""
         for name in ("group_basis", "dictionary", "pose_prior"):
             check_matrix(name, getattr(self, name), ("rows", None), ("columns", None))
+        largest = float(self.pose_prior.abs().max())
+        check_real("pose_prior", largest, maximum=_checks.MOST)
         _checks.check_group_basis(self.group_basis)
         _checks.check_unit_norm(self.dictionary.T, argument="dictionary columns")
         return self

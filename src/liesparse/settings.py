@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from liesparse import stiefel
-from liesparse._checks import check_choice, check_count, check_real, reject
+from liesparse._checks import NOISE, check_choice, check_count, check_real, reject
 from liesparse.groups import KnownGroup
 from liesparse.inference import CODE_UPDATES, GRADIENTS, CodeUpdate, Gradient
 from liesparse.model import PosePrior
@@ -23,6 +23,7 @@ IMAGES_PER_COMPONENT, MOST_IMAGES = 5_000, 200_000  # that it shows, where the d
 COOLED = 0.6  # share of the training after which the memory is as long as it gets
 BATCH_PER_COMPONENT, BATCH_SIZES = 5, (25, 100)  # of batch_size="auto"
 
+MOST_STEPS = 10_000  # of FISTA, points of a grid axis, planes of one frequency: more is a mistake
 MOST_IRREPS = 128  # the paper's L, where the images have room for it
 
 
@@ -41,6 +42,10 @@ class ModelSettings:
 
     def __post_init__(self) -> None:
         check_count("n_components", self.n_components)
+        if self.multiplicity != "auto":
+            check_count("multiplicity", self.multiplicity, maximum=MOST_STEPS)
+        if self.noise_std != "auto":
+            check_real("noise_std", self.noise_std, **NOISE)
         if not isinstance(self.pose_prior, PosePrior) and self.pose_prior != "uniform":
             reject("pose_prior", "'uniform' or a PosePrior", repr(self.pose_prior), "See liesparse.narrow_prior.")
 
@@ -107,8 +112,8 @@ class Settings:
             if getattr(self, name) != "auto":
                 check_count(name, getattr(self, name))
         for name in ("n_code_steps", "batches_per_update"):
-            check_count(name, getattr(self, name))
-        check_count("n_grid", self.n_grid, 2)
+            check_count(name, getattr(self, name), maximum=MOST_STEPS)
+        check_count("n_grid", self.n_grid, 2, maximum=MOST_STEPS)
         for name in ("code_start", "dictionary_rate", "group_rate"):
             check_real(name, getattr(self, name), minimum=0)
         check_real("first_memory", self.first_memory, above=0)

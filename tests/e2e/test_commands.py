@@ -64,6 +64,21 @@ def test_a_known_group_gives_poses_in_degrees(pictures, tmp_path):
     assert "'rotation'" in wrong.stdout + wrong.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["translation:n=100000000000"], "n_images: expected a whole number <= 10,000,000"),
+        (["digits", "--multiplicity", "5000"], "multiplicity: expected less than n_irreps"),
+        (["digits", "--noise-std", "1e300"], "noise_std: expected a finite number"),
+    ],
+)
+def test_huge_numbers_are_refused_in_one_line(tmp_path, arguments, said):
+    done = run("train", *arguments, "--out", tmp_path / "run")
+    assert done.returncode in (1, 2)
+    assert said in " ".join(done.stdout.split())
+    assert "Traceback" not in done.stdout + done.stderr
+
+
 def test_a_run_is_not_overwritten_and_a_finished_one_does_not_train_again(trained):
     folder, _ = trained
     before = (folder / "model.safetensors").read_bytes()

@@ -55,6 +55,8 @@ SETTINGS = [
     ({"batch_size": 2.5}, "batch_size: expected a whole number >= 1, got float 2.5"),
     ({"n_grid": 1}, "n_grid: expected a whole number >= 2"),
     ({"n_code_steps": True}, "n_code_steps: expected a whole number"),
+    ({"n_code_steps": 10**9}, "n_code_steps: expected a whole number <= 10,000, got 1,000,000,000"),
+    ({"n_grid": 10**6}, "n_grid: expected a whole number <= 10,000"),
     ({"group_rate": -0.1}, "group_rate: expected a finite number >= 0, got float -0.1"),
     ({"dictionary_rate": NAN}, "dictionary_rate: expected a finite number"),
     ({"code_start": float("inf")}, "code_start: expected a finite number"),
@@ -78,8 +80,12 @@ def test_sparse_coding_settings(name):
 
 
 PARAMETERS = [
-    (lambda _: {"noise_std": 0.0}, "noise_std: expected a finite number > 0, got float 0.0"),
-    (lambda _: {"sparsity": -1.0}, "sparsity: expected a finite number >= 0, got float -1.0"),
+    (lambda _: {"noise_std": 0.0}, "noise_std: expected a finite number >= 1e-06 and <= 1e.06, got float 0.0"),
+    (lambda _: {"noise_std": 1e-30}, "noise_std: expected a finite number >= 1e-06"),
+    (lambda _: {"noise_std": 1e300}, "noise_std: expected a finite number >= 1e-06"),
+    (lambda _: {"sparsity": 1e300}, "sparsity: expected a finite number >= 0 and <= 1e.09"),
+    (lambda m: {"frequencies": 2000 * m.frequencies}, r"frequencies: expected \|ω\| <= 1,000 on 2 axes, got"),
+    (lambda _: {"sparsity": -1.0}, "sparsity: expected a finite number >= 0 .*, got float -1.0"),
     (lambda _: {"sparsity": NAN}, "sparsity: expected a finite number"),
     (lambda m: {"frequencies": m.frequencies.double() + 0.5}, r"frequencies: expected integers .* got a torch.float64"),
     (lambda m: {"frequencies": m.frequencies[:, 0]}, "frequencies: expected an int64 tensor of shape"),
@@ -115,6 +121,8 @@ def test_values_of_parameters(model):
         replace(model, dictionary=model.dictionary * NAN).validate()
     with pytest.raises(ValueError, match="dictionary columns: expected rows of L2 norm 1"):
         replace(model, dictionary=9 * model.dictionary).validate()
+    with pytest.raises(ValueError, match=r"pose_prior: expected a finite number <= 1e.09, got float 1e.30"):
+        replace(model, pose_prior=torch.full_like(model.pose_prior, 1e30)).validate()
 
 
 IMAGES = [
@@ -216,6 +224,8 @@ def test_starts():
         random_start(64, n_irreps=4, n_components=0, generator=rng)
     with pytest.raises(ValueError, match="torus_dim: expected"):
         half_lattice(0, 4)
+    with pytest.raises(ValueError, match="multiplicity: expected less than n_irreps = 4, got 4"):
+        random_start(64, n_irreps=4, multiplicity=4, include_zero=True, generator=rng)
     start = random_start(64, n_irreps=4, generator=rng)
     with pytest.raises(ValueError, match="images: expected at least 10 images, got 2"):
         start_from_data(start, torch.ones(2, 64), generator=rng)

@@ -16,6 +16,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from liesparse import LieSparseCoder, SparseCoder, narrow_prior, save_model
 from liesparse.checkpoint import list_checkpoints
+from liesparse.files import read_sealed, write_sealed
 from liesparse.training import Interrupted
 
 SETTINGS = {"learning.batch_size": 100, "start": "data"}  # the motion from pairs takes seconds, and is tried elsewhere
@@ -247,6 +248,24 @@ def test_float64_and_the_paper_recipe(X):
     coder = LieSparseCoder(**SMALL | {"settings": {"learning.n_grid": 12}}, dtype="float64", recipe="paper").fit(X)
     assert coder.components_.dtype == np.float64
     assert coder.transform(X).dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"image_shape": [-5, -6]}, "image_shape: expected a whole number >= 1"),
+        ({"image_shape": ["5", "6"]}, "image_shape: expected a whole number >= 1"),
+        ({"noise_std": 1e-30}, "noise_std: expected a finite number >= 1e-06"),
+        ({"sparsity": 1e300}, "sparsity: expected a finite number >= 0"),
+    ],
+)
+def test_a_file_with_impossible_numbers_is_refused(X, tmp_path, change, message):
+    path = tmp_path / "coder.safetensors"
+    LieSparseCoder(**SMALL).fit(X).save(path)
+    header, tensors = read_sealed(path, "LieSparseCoder")
+    write_sealed(path, "LieSparseCoder", header | change, tensors)  # sealed anew: the digest is right
+    with pytest.raises(ValueError, match=message):
+        LieSparseCoder.load(path)
 
 
 @pytest.mark.parametrize("prior", ["uniform", narrow_prior(0.5)])

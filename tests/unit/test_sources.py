@@ -4,6 +4,7 @@ import contextlib
 import gzip
 import io
 import math
+import os
 import subprocess
 import sys
 import tracemalloc
@@ -582,3 +583,42 @@ def test_sources_are_listed(tmp_path):
 def test_heavy_packages_are_imported_only_when_needed():
     code = "import sys, liesparse.data; print({'pooch', 'pyarrow', 'PIL', 'sklearn', 'requests'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+def test_arrays_and_tables_that_would_unpack_to_far_more_are_refused(tmp_path):
+    """A kilobyte that asks for gigabytes: refused before memory is taken."""
+    bomb = tmp_path / "bomb.npz"
+    head = io.BytesIO()
+    np.lib.format.write_array_header_1_0(head, {"descr": "|u1", "fortran_order": False, "shape": (1024, 256, 256)})
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_BZIP2) as archive, archive.open("images.npy", "w") as member:
+        member.write(head.getvalue())
+        for _ in range(64):
+            member.write(bytes(2**20))
+    long_header = tmp_path / "header.npz"
+    with zipfile.ZipFile(long_header, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("images.npy", b"\x93NUMPY\x02\x00" + (2**24).to_bytes(4, "little") + b" " * 2**20)
+    rows, lists = tmp_path / "rows.parquet", tmp_path / "lists.parquet"
+    same = pa.array(np.zeros(2_000_000, dtype=np.int8))
+    pictures = pa.array([b"1"]).take(pa.array(np.zeros(2_000_000, dtype=np.int32)))
+    pq.write_table(pa.table({"image": pictures, "label": same}), rows)
+    one = pa.ListArray.from_arrays(pa.array([0, 2**25], pa.int32()), pa.array(np.zeros(2**25, dtype=np.int8)))
+    pq.write_table(pa.table({"image": one}), lists)
+    for path in (bomb, long_header, rows, lists):
+        assert path.stat().st_size < 30_000
+        tracemalloc.start()
+        with pytest.raises(ValueError, match="data: expected"):
+            load_data(str(path))
+        assert tracemalloc.get_traced_memory()[1] < 2**24
+        tracemalloc.stop()
+
+
+def test_a_folder_holds_plain_files_only(tmp_path):
+    """A device has no end, and a pipe waits for ever."""
+    for name, make in (
+        ("device", lambda path: path.symlink_to("/dev/zero")),
+        ("pipe", os.mkfifo),
+    ):
+        folder = write(tmp_path / name, "folder", make_pixels())
+        make(folder / "a.png")
+        with pytest.raises(ValueError, match=r"a folder of plain files, got .*a\.png"):
+            load_data(str(folder))

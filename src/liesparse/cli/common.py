@@ -67,15 +67,23 @@ def explained(*, code: int = 1, group: Group | None = None) -> Iterator[None]:
     except Exception as error:
         own = type(error).__module__.startswith("liesparse.")
         kinds = (ValueError, OSError, MemoryError, *([TypeError] if code == 2 else []))
-        if debug or not (own or isinstance(error, kinds)):
+        if debug or not (own or isinstance(error, kinds) or _is_memory(error)):
             raise
         if group is not None:
             console.quiet = not group.speaks_first()
         raise fail(_explain(error), 1 if isinstance(error, OSError) else code) from None
 
 
+def _is_memory(error: Exception) -> bool:
+    """Tell whether memory ran out; torch says so by a RuntimeError."""
+    said = str(error).lower()
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and ("allocate memory" in said or "out of memory" in said)
+    )
+
+
 def _explain(error: Exception) -> str:
-    if isinstance(error, MemoryError):
+    if _is_memory(error):
         return "Not enough memory. Use fewer or smaller images."
     if not isinstance(error, OSError):
         return str(error)

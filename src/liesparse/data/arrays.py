@@ -7,6 +7,7 @@ of numbers.
 from __future__ import annotations
 
 import gzip
+import io
 import math
 import struct
 import zipfile
@@ -27,6 +28,8 @@ _MAX_BYTES = 16 * 2**30  # of a compressed array, which must be read whole
 _IDX_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _GZIP_MAGIC = b"\x1f\x8b"
 _MAX_DEFLATE_RATIO = 1040  # deflate cannot shrink further: a header that asks for more lies
+_RATIO_FROM = 2**24  # bytes or values; below, a ratio does no harm
+_MAX_HEADER = 2**16  # bytes of a .npy header
 _LABEL_NAMES = ("labels", "label", "y", "targets")  # taken as labels unless told otherwise
 _BATCH = 1024  # table rows read at a time
 Names = Collection[str]
@@ -74,9 +77,12 @@ class _Member(NamedTuple):
     @classmethod
     def open(cls, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Member:
         formats = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+        if info.file_size > max(_RATIO_FROM, _MAX_DEFLATE_RATIO * info.compress_size):
+            raise ValueError(f"{info.filename} would unpack to {info.file_size / 2**20:,.0f} MiB: a bomb")
         with archive.open(info) as file:
-            read_header = formats[np.lib.format.read_magic(file)]
-            return cls(info, *read_header(file), file.tell())
+            start = io.BytesIO(file.read(_MAX_HEADER))
+        read_header = formats[np.lib.format.read_magic(start)]
+        return cls(info, *read_header(start), start.tell())
 
     def read(self, path: Path) -> NDArray[Any]:
         """Return the array: mapped if it is stored, read whole if it is compressed."""
@@ -153,6 +159,7 @@ def _read_parquet(path: Path, key: str | None, label_key: str | None, preprocess
         reject("data", "pyarrow to read parquet files", "none", "Install it: pip install 'liesparse[parquet]'.")
     refuse = refusing("a parquet file", path, "Write or fetch it anew.", (arrow.ArrowException, OSError, UnicodeError))
     with refuse, ParquetFile(path, memory_map=True) as file:
+        _check_parquet(file.metadata, path)
         columns = [(field.name, _kind_of(field.type)) for field in file.schema_arrow]
         images = [name for name, kind in columns if kind in ("pictures", "lists")]
         whole = [name for name, kind in columns if kind == "whole numbers"]
@@ -164,6 +171,17 @@ def _read_parquet(path: Path, key: str | None, label_key: str | None, preprocess
             return ImageArray(_numbers(batches, f"{column} of {path}"), labels, preprocessing)
         found = decode_all(_encoded(batches, f"{column} of {path}"), preprocessing, str(path))
         return found._replace(labels=labels)
+
+
+def _check_parquet(metadata: Any, path: Path) -> None:
+    """Refuse a file of far more rows or numbers than its bytes can tell apart, before any is read."""
+    packed = path.stat().st_size
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    values = max((sum(group.column(j).num_values for group in groups) for j in range(metadata.num_columns)), default=0)
+    most = max(_RATIO_FROM, _MAX_DEFLATE_RATIO * packed)
+    if metadata.num_rows > max(_RATIO_FROM // 1024, packed) or values > most:
+        got = f"{metadata.num_rows:,} rows and {values:,} values in the {packed:,} bytes of {path}"
+        reject("data", "a parquet file of images", got, "Use a file that you trust.")
 
 
 def _kind_of(column: Any) -> str:

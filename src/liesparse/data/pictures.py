@@ -46,9 +46,12 @@ def read_pictures(path: Path, preprocessing: Preprocessing) -> ImageArray:
 def _from_folder(folder: Path) -> Iterator[tuple[str, bytes]]:
     for path in sorted(find_pictures(folder)):
         with refusing("a readable picture", path, "Repair or remove it.", OSError):
-            if path.stat().st_size > MAX_FILE_BYTES:
+            if not path.is_file():  # a device or a pipe may have no end
+                reject("data", "a folder of plain files", f"{path}, which is none", "Remove it.")
+            with path.open("rb") as file:
+                content = file.read(MAX_FILE_BYTES + 1)
+            if len(content) > MAX_FILE_BYTES:
                 reject("data", f"files of at most {MAX_FILE_BYTES // 2**20} MiB", f"a larger {path}", "Remove it.")
-            content = path.read_bytes()
         yield str(path), content
 
 

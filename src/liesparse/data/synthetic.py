@@ -19,6 +19,7 @@ from torch import Generator, Tensor
 from liesparse._checks import check_count, check_images, check_real, reject
 
 _CHUNK = 4096  # images warped at a time: bounds the sampling grid in memory
+MOST_IMAGES = 10**7  # that are made at once; they are all in memory
 Span = tuple[float, float]  # lowest, highest
 Shapes = Float[Tensor, "source height width"] | None  # the ten digits unless given
 
@@ -55,7 +56,9 @@ def translations(
     one side entering on the other if ``wrap``. ``factors`` are the shifts to the right and down.
     """
     check_real("max_shift", max_shift, minimum=0)
-    shifts = max_shift * (2 * torch.rand(check_count("n_images", n_images), 2, generator=generator) - 1)
+    shifts = max_shift * (
+        2 * torch.rand(check_count("n_images", n_images, maximum=MOST_IMAGES), 2, generator=generator) - 1
+    )
     factors = {"shift_x": shifts[:, 0], "shift_y": shifts[:, 1]}
     return warp(torch.eye(2).expand(n_images, 2, 2), shifts, factors, sources, wrap=wrap)
 
@@ -68,7 +71,7 @@ def rotations_scalings(
     ``factors`` are the counter-clockwise angle in radians and the natural log of the scale.
     """
     check_real("max_degrees", max_degrees, minimum=0)
-    uniform = torch.rand(check_count("n_images", n_images), 2, generator=generator)
+    uniform = torch.rand(check_count("n_images", n_images, maximum=MOST_IMAGES), 2, generator=generator)
     angles = math.radians(max_degrees) * (2 * uniform[:, 0] - 1)
     scale = _between("scales", scales, uniform[:, 1])
     # Where an output pixel looks in the source: turned back and scaled back.
@@ -86,7 +89,7 @@ def translations_rotations(
     """
     check_real("max_shift", max_shift, minimum=0)
     check_real("max_degrees", max_degrees, minimum=0)
-    uniform = 2 * torch.rand(check_count("n_images", n_images), 3, generator=generator) - 1
+    uniform = 2 * torch.rand(check_count("n_images", n_images, maximum=MOST_IMAGES), 3, generator=generator) - 1
     shifts, angles = max_shift * uniform[:, :2], math.radians(max_degrees) * uniform[:, 2]
     cos, sin = angles.cos(), angles.sin()
     factors = {"shift_x": shifts[:, 0], "shift_y": shifts[:, 1], "rotation": angles}
@@ -102,7 +105,7 @@ def shears_stretches(
     ``factors`` are the shear and the natural log of the stretch.
     """
     check_real("max_shear", max_shear, minimum=0)
-    uniform = torch.rand(check_count("n_images", n_images), 2, generator=generator)
+    uniform = torch.rand(check_count("n_images", n_images, maximum=MOST_IMAGES), 2, generator=generator)
     shear = max_shear * (2 * uniform[:, 0] - 1)
     stretch = _between("stretches", stretches, uniform[:, 1])
     # Where an output pixel looks in the source: stretched back, then sheared back.

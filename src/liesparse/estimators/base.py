@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from liesparse import groups
-from liesparse._checks import check_choice, reject
+from liesparse._checks import check_choice, check_count, reject
 from liesparse.checkpoint import versions
 from liesparse.devices import choose_device, to_cpu
 from liesparse.files import Sealed, need, read_sealed, write_sealed
@@ -150,6 +150,8 @@ class ImageEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has n
         known = set(cls._get_param_names())
         if not isinstance(settings, dict) or not set(settings) <= known or not isinstance(shape, list):
             reject("path", f"a saved {cls.__name__}", str(path), "Use another copy.")
+        for size in shape:
+            check_count("image_shape", size)
         try:
             choose_device(settings.get("device", "auto"))
         except ValueError:  # a model that was saved on a device which is not here computes on one that is
