@@ -47,7 +47,7 @@ def check_count(argument: str, value: Any, minimum: int = 1, maximum: int = 10**
     """Return ``value`` if it is a whole number from ``minimum`` to ``maximum``."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < minimum:
         reject(argument, f"a whole number >= {minimum}", describe(value), f"Pass {minimum} or more.")
-    if value > maximum:
+    if int(value) > maximum:
         reject(argument, f"a whole number <= {maximum:,}", f"{int(value):,}", f"Pass {maximum:,} or less.")
     return int(value)
 

@@ -67,7 +67,7 @@ def test_a_known_group_gives_poses_in_degrees(pictures, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["translation:n=100000000000"], "n_images: expected a whole number <= 10,000,000"),
+        (["translation:n=100000000000"], "expected a whole number <= 1,000,000,000"),
         (["digits", "--multiplicity", "5000"], "multiplicity: expected less than n_irreps"),
         (["digits", "--noise-std", "1e300"], "noise_std: expected a finite number"),
     ],
