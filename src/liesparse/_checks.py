@@ -137,10 +137,6 @@ def check_frequencies(frequencies: Tensor) -> Tensor:
     if frequencies.dtype != torch.int64:
         fix = "Round them and convert with .long(), or make them with liesparse.half_lattice."
         reject("frequencies", "integers (int64): R(s) has period 2π only then", describe(frequencies), fix)
-    most = MOST_FREQUENCIES.get(frequencies.shape[1], MOST_OF_MANY_AXES)
-    if frequencies.is_cpu and int(frequencies.abs().max()) > most:
-        got = f"{int(frequencies.abs().max()):,}"
-        reject("frequencies", f"|ω| <= {most:,} on {frequencies.shape[1]} axes", got, "Use slower planes.")
     return frequencies
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from liesparse import stiefel
 from liesparse._checks import check_choice, check_count, check_frequencies, check_group_basis, reject
+from liesparse.devices import to_cpu
 
 Waves = Complex[Tensor, "pixel wave"]
 MOST_RINGS = 0.9  # of the angular frequencies that a ring of pixels can tell apart
@@ -214,7 +215,7 @@ def _principal(turned: Waves, images: Float[Tensor, "image pixel"]) -> Waves:
     sizes, axes = torch.linalg.eigh(turned.mH @ turned)
     kept: Bool[Tensor, " wave"] = sizes > LEAST_RING * sizes.amax()
     basis = turned @ (axes[:, kept] / sizes[kept].sqrt())
-    coords = images.cpu().to(turned) @ basis.conj()
+    coords = to_cpu(images).to(turned) @ basis.conj()
     return basis @ torch.linalg.eigh(coords.mH @ coords).eigenvectors.conj().flip(1)
 
 
@@ -241,4 +242,4 @@ def _most_energy(
 
 
 def _energies(planes: Float[Tensor, "pixel irrep 2"], images: Float[Tensor, "image pixel"]) -> Float[Tensor, " irrep"]:
-    return (images.double().cpu() @ planes.flatten(1)).square().sum(dim=0).unflatten(0, (-1, 2)).sum(dim=1)
+    return (to_cpu(images).double() @ planes.flatten(1)).square().sum(dim=0).unflatten(0, (-1, 2)).sum(dim=1)

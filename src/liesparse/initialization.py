@@ -36,7 +36,7 @@ def random_start(
     check_n_pixels(n_pixels, check_count("n_irreps", n_irreps))
     check_real("noise_std", noise_std, above=0)
     frequencies = half_lattice(torus_dim, n_irreps, multiplicity=multiplicity, include_zero=include_zero)
-    if not frequencies.any():
+    if n_irreps > 1 and not frequencies.any():
         reject("multiplicity", f"less than n_irreps = {n_irreps}", str(multiplicity), "Or no plane would turn.")
     dictionary = torch.randn(n_pixels, n_components, generator=generator, dtype=dtype)
     return Parameters(

@@ -79,8 +79,9 @@ class Parameters:
         """Check the values too: finite, W orthonormal, Φ of unit columns. Too slow for every training step."""
         for name in ("group_basis", "dictionary", "pose_prior"):
             check_matrix(name, getattr(self, name), ("rows", None), ("columns", None))
-        largest = float(self.pose_prior.abs().max())
-        check_real("pose_prior", largest, maximum=_checks.MOST)
+        check_real("pose_prior", float(self.pose_prior.abs().max()), maximum=_checks.MOST)
+        most = _checks.MOST_FREQUENCIES.get(self.torus_dim, _checks.MOST_OF_MANY_AXES)
+        check_real("frequencies", float(self.frequencies.abs().max()), maximum=most)
         _checks.check_group_basis(self.group_basis)
         _checks.check_unit_norm(self.dictionary.T, argument="dictionary columns")
         return self

@@ -84,7 +84,6 @@ PARAMETERS = [
     (lambda _: {"noise_std": 1e-30}, "noise_std: expected a finite number >= 1e-06"),
     (lambda _: {"noise_std": 1e300}, "noise_std: expected a finite number >= 1e-06"),
     (lambda _: {"sparsity": 1e300}, "sparsity: expected a finite number >= 0 and <= 1e.09"),
-    (lambda m: {"frequencies": 2000 * m.frequencies}, r"frequencies: expected \|ω\| <= 1,000 on 2 axes, got"),
     (lambda _: {"sparsity": -1.0}, "sparsity: expected a finite number >= 0 .*, got float -1.0"),
     (lambda _: {"sparsity": NAN}, "sparsity: expected a finite number"),
     (lambda m: {"frequencies": m.frequencies.double() + 0.5}, r"frequencies: expected integers .* got a torch.float64"),
@@ -121,6 +120,8 @@ def test_values_of_parameters(model):
         replace(model, dictionary=model.dictionary * NAN).validate()
     with pytest.raises(ValueError, match="dictionary columns: expected rows of L2 norm 1"):
         replace(model, dictionary=9 * model.dictionary).validate()
+    with pytest.raises(ValueError, match="frequencies: expected a finite number <= 1000, got float"):
+        replace(model, frequencies=2000 * model.frequencies).validate()
     with pytest.raises(ValueError, match=r"pose_prior: expected a finite number <= 1e.09, got float 1e.30"):
         replace(model, pose_prior=torch.full_like(model.pose_prior, 1e30)).validate()
 

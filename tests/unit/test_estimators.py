@@ -215,7 +215,7 @@ def test_blank_images(coder, X):
         ({"n_components": 0}, "n_components: expected a whole number >= 1"),
         ({"n_components": 241}, "n_samples=240 should be >= n_components=241"),
         ({"n_irreps": 16}, "n_irreps: expected 2 \\* n_irreps <= n_pixels = 30"),
-        ({"noise_std": 0}, "noise_std: expected a finite number > 0"),
+        ({"noise_std": 0}, "noise_std: expected a finite number >= 1e-06"),
         ({"sparsity": -1}, "sparsity: expected a finite number >= 0"),
         ({"pose_prior": "narrow"}, "pose_prior: expected 'uniform' or a PosePrior"),
         ({"recipe": "worst"}, "recipe: expected 'best', 'paper'"),
