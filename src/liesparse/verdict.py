@@ -98,9 +98,8 @@ def judge(
     left, plain_left = (float((images - one).square().sum(dim=1).mean()) - noise for one in (found, plainly))
     explained = min(1.0, max(0.0, 1 - left / (1 - noise)))
     n_motions = sum(effect >= LEAST_EFFECT for effect in effects)
+    good = explained >= LEAST_EXPLAINED and n_motions > 0 and better and left < LEFT * plain_left
     ours, plain = (float(snr(images, one).mean()) for one in (found, plainly))
-    more = ours > plain and left < LEFT * plain_left  # of pure noise nothing is left that the second could compare
-    good = explained >= LEAST_EXPLAINED and n_motions > 0 and better and more
     return Verdict(
         good, n_motions, parameters.torus_dim, explained, effects, ours, plain, pair_share, n_starts, n_agreed
     )
