@@ -64,7 +64,7 @@ def check_real(
     return float(value)
 
 
-def check_choice(argument: str, value: str, choices: tuple[str, ...]) -> str:
+def check_choice(argument: str, value: Any, choices: tuple[str, ...]) -> str:
     """Return ``value`` if it is one of ``choices``."""
     if value not in choices:
         names = " or ".join(repr(choice) for choice in choices)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Complex, Float, Int
@@ -170,7 +170,7 @@ class Fixed:
 NAMES = ("learned", "translation", "shift", "rotation")
 
 
-def find_group(name: str, image_shape: tuple[int, ...]) -> KnownGroup | None:
+def find_group(name: Any, image_shape: tuple[int, ...]) -> KnownGroup | None:
     """Return the group of a name for images of some shape; None for one that is to be learned."""
     check_choice("group", name, NAMES)
     if name == "learned":

@@ -158,6 +158,12 @@ def test_a_known_group_is_saved_by_its_name(known, shifted, tmp_path):
     assert_close(again.model_.group_basis, known.model_.group_basis, atol=0, rtol=0)
 
 
+@pytest.mark.parametrize("group", [3, "fixed", "turning"])
+def test_what_is_no_group_is_refused(group, shifted):
+    with pytest.raises(ValueError, match="group: expected 'learned' or 'translation'"):
+        LieSparseCoder(3, group=group).fit(shifted.images[:50].reshape(-1, 14, 14))
+
+
 def test_a_learned_group_has_no_units(shifted):
     coder = LieSparseCoder(3, n_epochs=1, recipe="paper", random_state=0).fit(shifted.images[:100].reshape(-1, 14, 14))
     with pytest.raises(ValueError, match="a known group"):

@@ -224,9 +224,11 @@ class LieSparseCoder(PosedCoder):
         return ModelSettings(**values | {"group": self._known_group()})
 
     def _known_group(self) -> KnownGroup | None:
-        if self.group == Fixed.name:  # as a file has it
+        if isinstance(self.group, KnownGroup):
+            return self.group
+        if self.group == Fixed.name and hasattr(self, "model_"):  # as a file has it
             return Fixed(self.model_.group_basis, self.model_.frequencies)
-        return find_group(self.group, self.image_shape_) if isinstance(self.group, str) else self.group
+        return find_group(self.group, self.image_shape_)
 
     def poses_in_units(self, poses: Any) -> dict[str, Any]:
         """Return poses of a known group as columns in its own units, named as ``shift_x (pixels)``."""
