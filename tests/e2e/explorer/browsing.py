@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 import numpy as np
 import torch
@@ -24,6 +24,12 @@ SAME_GREY = 3  # of 255: half precision and rounding
 COMMAND = [sys.executable, "-m", "liesparse", "explore"]
 
 
+# Three frames (the input is told, a paint is scheduled, it paints), then a timer that runs after the link's, of 200 ms.
+SETTLED = """() => new Promise(done => {
+    const frame = left => left ? requestAnimationFrame(() => frame(left - 1)) : setTimeout(done, 250);
+    frame(3); })"""
+
+
 @contextmanager
 def serving(*arguments):
     with subprocess.Popen([*COMMAND, "--no-open", *arguments], stdout=subprocess.PIPE, text=True) as server:
@@ -35,8 +41,8 @@ def serving(*arguments):
 
 
 def settle(page):
-    """Wait until the page has painted, and has written its link."""
-    page.wait_for_timeout(350)
+    """Wait until the page has painted what was asked for, and has written its link, by the page's own clock."""
+    page.evaluate(SETTLED)
 
 
 def pixels_of(page, canvas="#image"):
@@ -48,7 +54,7 @@ def pixels_of(page, canvas="#image"):
 
 def state_of(page, n_shapes=10):
     """Return codes and pose as the page's address has them."""
-    given = parse_qs(urlsplit(page.url).fragment, keep_blank_values=True)
+    given = parse_qs(page.evaluate("location.hash").removeprefix("#"), keep_blank_values=True)
     codes = torch.zeros(1, n_shapes)
     for part in filter(None, given["codes"][0].split(",")):
         place, value = part.split(":")
