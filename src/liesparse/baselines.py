@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from liesparse import stiefel, torus
+from liesparse import stiefel
 from liesparse._checks import check_count, check_images, check_matrix, check_real, check_unit_norm
 from liesparse.inference import expect_pose
 from liesparse.model import Codes, Images, Numbers, Parameters
@@ -156,8 +156,7 @@ def pair_statistics(model: Parameters, second: Images, engine: Engine) -> Basis:
     That term would only shrink W, whose columns have norm 1.
     """
     expected = expect_pose(model, second, torch.eye(len(second)).to(second), engine)
-    moved = torus.apply_mean_rotation(expected.shape_planes, expected.rotation).flatten(1)
-    returned = torus.apply_mean_rotation_transposed(expected.image_planes, expected.rotation).flatten(1)
+    moved, returned = expected.moved.flatten(1), expected.returned.flatten(1)
     return (second.T @ moved + model.dictionary @ returned) / len(second)
 
 

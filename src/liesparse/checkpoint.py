@@ -15,10 +15,11 @@ from torch import Tensor
 from liesparse import em, stiefel
 from liesparse._checks import reject
 from liesparse.files import Sealed, need, read_sealed, write_sealed
-from liesparse.model import TENSORS, Parameters
+from liesparse.model import TENSORS, Outer, Parameters
 from liesparse.state import State
 
 _STATE = ("momentum", "second_moment", "moved", "returned", "gram", "random")
+_OUTER = ("outer_basis", "outer_frequencies")
 _HASHES = {"data": "other images", "start": "another start", "random": "another seed"}  # a hash tells nobody anything
 _NAME = re.compile(r"step-\d{9}\.safetensors")
 
@@ -45,7 +46,8 @@ def load_model(path: str | Path) -> tuple[Parameters, dict[str, Any]]:
 def pack_parameters(parameters: Parameters) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Split parameters into what JSON holds and what safetensors holds."""
     header = {"noise_std": float(parameters.noise_std), "sparsity": float(parameters.sparsity)}
-    return header, {name: getattr(parameters, name) for name in TENSORS}
+    outer = {} if parameters.outer is None else dict(zip(_OUTER, parameters.outer, strict=True))
+    return header, {name: getattr(parameters, name) for name in TENSORS} | outer
 
 
 def unpack_parameters(sealed: Sealed, path: str | Path) -> Parameters:
@@ -53,6 +55,9 @@ def unpack_parameters(sealed: Sealed, path: str | Path) -> Parameters:
     numbers = ("noise_std", "sparsity")
     need(sealed, path, dict.fromkeys(numbers, float), TENSORS)
     parts: dict[str, Any] = {name: sealed.tensors[name] for name in TENSORS}
+    if any(name in sealed.tensors for name in _OUTER):
+        need(sealed, path, {}, _OUTER)
+        parts["outer"] = Outer(*(sealed.tensors[name] for name in _OUTER))
     return Parameters(**parts, **{name: sealed.header[name] for name in numbers}).validate()
 
 

@@ -15,11 +15,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from liesparse import stiefel, torus
+from liesparse import stiefel
 from liesparse.devices import to_cpu
-from liesparse.inference import PoseExpectation
+from liesparse.inference import AnyExpectation
 from liesparse.lattice import energy_basis, fitted_lattice
-from liesparse.model import Parameters, unit_columns
+from liesparse.model import Outer, Parameters, unit_columns
+from liesparse.posterior import CompositeExpectation
 
 LEAST_USE = 1e-3  # a shape with less than this share of the mean α² stays as it is
 
@@ -55,15 +56,25 @@ def average(
     averages: Averages,
     images: Float[Tensor, "batch pixel"],
     codes: Float[Tensor, "batch component"],
-    expectation: PoseExpectation,
+    expectation: AnyExpectation,
     share: float,
+    outer: Outer | None = None,
 ) -> Averages:
-    """Let a batch count for ``share`` of the averages and all before it for the rest."""
-    moved = torus.apply_mean_rotation(expectation.shape_planes, expectation.rotation).flatten(1)
-    returned = torus.apply_mean_rotation_transposed(expectation.image_planes, expectation.rotation).flatten(1)
+    """Let a batch count for ``share`` of the averages and all before it for the rest.
+
+    Through an outer group a shape is seen in part only: what is hidden counts as the model has it now, so that the
+    M-step is one of majorization, and never lowers the expected likelihood.
+    """
     weight = share / len(images)
+    if isinstance(expectation, CompositeExpectation):
+        assert outer is not None  # the model's own
+        returned = (expectation.returned + expectation.shape_planes - expectation.explained).flatten(1)
+        moved = torch.addmm(averages.moved, outer.group_basis, expectation.cross, beta=1 - share, alpha=weight)
+    else:
+        returned, turned = expectation.returned.flatten(1), expectation.moved.flatten(1)
+        moved = torch.addmm(averages.moved, images.T, turned, beta=1 - share, alpha=weight)
     return Averages(
-        torch.addmm(averages.moved, images.T, moved, beta=1 - share, alpha=weight),
+        moved,
         torch.addmm(averages.returned, returned.T, codes, beta=1 - share, alpha=weight),
         torch.addmm(averages.gram, codes.T, codes, beta=1 - share, alpha=weight),
     )

@@ -51,8 +51,60 @@ class KnownGroup(Protocol):
         """Return W and ω with up to ``n_irreps`` planes, those that hold most of the energy of the images."""
 
 
+class Composable:
+    """Groups can stand one after the other: ``Translations(28, 28) @ Rotations(28, 28)`` turns, then shifts."""
+
+    def __matmul__(self, inner: Any) -> Composition:
+        return compose(self, inner)
+
+
 @dataclass(frozen=True)
-class Translations:
+class LearnedTorus(Composable):
+    """A torus action that is learned, with so many axes: what ``group="learned"`` is, or a part of a composition."""
+
+    torus_dim: int = 2
+    name: ClassVar[str] = "learned"
+
+    def __post_init__(self) -> None:
+        check_count("torus_dim", self.torus_dim)
+
+    @property
+    def coordinates(self) -> tuple[Coordinate, ...]:
+        """The learned pose, in radians."""
+        return _radians(self.torus_dim)
+
+
+@dataclass(frozen=True)
+class Composition:
+    """Two groups: the inner one moves a shape, then the outer one, which is known, moves what came out."""
+
+    outer: KnownGroup
+    inner: KnownGroup | LearnedTorus
+
+    @property
+    def name(self) -> str:
+        """The names of both, as ``translation@rotation``."""
+        return f"{self.outer.name}@{self.inner.name}"
+
+    @property
+    def coordinates(self) -> tuple[Coordinate, ...]:
+        """The numbers of the pose, the outer ones first."""
+        return *self.outer.coordinates, *self.inner.coordinates
+
+
+Group = KnownGroup | LearnedTorus | Composition
+
+
+def compose(outer: Any, inner: Any) -> Composition:
+    """Return two groups one after the other, as ``outer @ inner`` does."""
+    if not isinstance(outer, KnownGroup) or not isinstance(inner, KnownGroup | LearnedTorus):
+        fix = "Write known @ known or known @ LearnedTorus(n); a learned outer group is learned first, then Fixed."
+        reject("group", "two parts, the outer one known", f"{outer!r} @ {inner!r}", fix)
+    return Composition(outer, inner)
+
+
+@dataclass(frozen=True)
+class Translations(Composable):
     """Pictures shifted to the right and down, round the edges: the Fourier basis."""
 
     height: int
@@ -79,7 +131,7 @@ class Translations:
 
 
 @dataclass(frozen=True)
-class Shifts:
+class Shifts(Composable):
     """Signals shifted round a circle: the Fourier basis of one dimension, the fastest wave beside the constant."""
 
     length: int
@@ -102,7 +154,7 @@ class Shifts:
 
 
 @dataclass(frozen=True)
-class Rotations:
+class Rotations(Composable):
     """Pictures turned about their middle, x towards y: exact waves in the angle, radial parts taken from the images."""
 
     height: int
@@ -140,7 +192,7 @@ class Rotations:
 
 
 @dataclass(frozen=True, eq=False)
-class Fixed:
+class Fixed(Composable):
     """One's own W and ω; the pose is in radians."""
 
     group_basis: Float[Tensor, "pixel column"]
@@ -157,9 +209,7 @@ class Fixed:
     @property
     def coordinates(self) -> tuple[Coordinate, ...]:
         """The pose as it is."""
-        return tuple(
-            Coordinate(f"pose_{axis + 1}", "radians", 2 * math.pi) for axis in range(self.frequencies.shape[1])
-        )
+        return _radians(self.frequencies.shape[1])
 
     def make_basis(self, images: Float[Tensor, "image pixel"], n_irreps: int) -> Basis:  # noqa: ARG002
         """Return W and ω, all of them."""
@@ -167,14 +217,22 @@ class Fixed:
         return Basis(self.group_basis.to(images), self.frequencies)
 
 
+def _radians(n_axes: int) -> tuple[Coordinate, ...]:
+    return tuple(Coordinate(f"pose_{axis + 1}", "radians", 2 * math.pi) for axis in range(n_axes))
+
+
 NAMES = ("learned", "translation", "shift", "rotation")
+COMPOSED = tuple(f"{outer}@{inner}" for outer in NAMES[1:] for inner in NAMES if outer != inner)
 
 
-def find_group(name: Any, image_shape: tuple[int, ...]) -> KnownGroup | None:
-    """Return the group of a name for images of some shape; None for one that is to be learned."""
-    check_choice("group", name, NAMES)
+def find_group(name: Any, image_shape: tuple[int, ...], torus_dim: int = 2) -> Group:
+    """Return the group of a name, as ``translation@rotation``, for images of some shape."""
+    check_choice("group", name, (*NAMES, *COMPOSED))
+    outer, composed, inner = name.partition("@")
+    if composed:
+        return compose(find_group(outer, image_shape), find_group(inner, image_shape, torus_dim))
     if name == "learned":
-        return None
+        return LearnedTorus(torus_dim)
     if name == "shift":
         return Shifts(math.prod(image_shape))
     if len(image_shape) != 2:

@@ -22,7 +22,7 @@ from liesparse.devices import aligned, full_precision, read_numbers
 from liesparse.inference import Gradients, expect_pose, infer_codes, parameter_gradients
 from liesparse.model import Parameters, unit_columns
 from liesparse.parallel import ALONE, Group
-from liesparse.posterior import Engine, make_engine
+from liesparse.posterior import AnyEngine, engine_of
 from liesparse.reseed import reseed
 from liesparse.settings import Settings
 from liesparse.state import Callback, Progress, State
@@ -96,14 +96,12 @@ def resume(
     return state
 
 
-def engine_for(parameters: Parameters, settings: Settings, engine: Engine | None = None) -> Engine:
+def engine_for(parameters: Parameters, settings: Settings, engine: AnyEngine | None = None) -> AnyEngine:
     """Return the engine with which a model learns: the one that there is, as long as the frequencies are the same."""
     same = engine is not None and engine.frequencies is parameters.frequencies  # or a device would be waited for
     if engine is not None and (same or engine.frequencies.equal(parameters.frequencies)):
         return engine
-    return make_engine(
-        settings.posterior, parameters.frequencies, settings.n_grid, dtype=parameters.dtype, device=parameters.device
-    )
+    return engine_of(parameters, settings.posterior, settings.n_grid)
 
 
 @full_precision
@@ -111,7 +109,7 @@ def advance(
     state: State,
     batch: Float[Tensor, "batch pixel"],
     settings: Settings,
-    engine: Engine,
+    engine: AnyEngine,
     *,
     n_steps: int | None = None,
     end_of_epoch: bool = False,
@@ -146,7 +144,7 @@ def advance(
         first = n_shapes * settings.first_memory
         remembered = min(n_shapes * settings.memory(done), max(first, seen))  # no more than there was
         share = min(1.0, settings.batch_size / remembered) if state.step else 1.0
-        own = em.average(averages, images, codes, expectation, share)
+        own = em.average(averages, images, codes, expectation, share, parameters.outer)
     *every, code_mean = group.mean([*own, codes.sum(dim=1).mean()], len(batch))
     if settings.method == "gradient":
         parameters, adam = update(parameters, adam, Gradients(*every), settings)

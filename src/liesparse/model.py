@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from liesparse import _checks, torus
-from liesparse._checks import check_count, check_matrix, check_real, describe, reject
+from liesparse._checks import check_count, check_matrix, check_real, check_shape, describe, reject
 
 Images = Float[Tensor, "batch pixel"]
 Codes = Float[Tensor, "batch component"]
@@ -21,6 +21,13 @@ Planes = Float[Tensor, "batch irrep 2"]  # one coordinate pair for each plane
 Natural = Float[Tensor, "irrep 2"]  # η of a prior
 Numbers = Float[Tensor, " batch"]
 TENSORS = ("group_basis", "dictionary", "frequencies", "pose_prior")  # of Parameters
+
+
+class Outer(NamedTuple):
+    """A known torus action T₂ that moves a picture after the model's own T₁ has: I = T₂(s₂) T₁(s₁) Φα + ε."""
+
+    group_basis: Float[Tensor, "pixel outer_column"]
+    frequencies: Int[Tensor, "outer_irrep outer_torus"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +48,8 @@ class Parameters:
         Rate of the exponential prior on the codes (paper: λ).
     pose_prior : Tensor of shape (n_irreps, 2)
         Natural parameters of the conjugate prior on the pose (paper: η); zeros are the uniform prior.
+    outer : Outer, optional
+        A known action after that of W; the pose then is (s₂, s₁), the outer part first.
     """
 
     group_basis: Float[Tensor, "pixel column"]
@@ -49,6 +58,7 @@ class Parameters:
     noise_std: float
     sparsity: float
     pose_prior: Natural
+    outer: Outer | None = None
 
     def __post_init__(self) -> None:
         _checks.check_frequencies(self.frequencies)
@@ -74,15 +84,22 @@ class Parameters:
             reject("pose_prior", f"shape (n_irreps = {n_irreps}, 2)", str(tuple(self.pose_prior.shape)), fix)
         check_real("noise_std", self.noise_std, **_checks.NOISE)
         check_real("sparsity", self.sparsity, minimum=0, maximum=_checks.MOST)
+        if self.outer is not None:
+            _checks.check_frequencies(self.outer.frequencies)
+            rows, columns = ("n_pixels", n_pixels), ("columns", 2 * len(self.outer.frequencies))
+            check_shape("outer.group_basis", self.outer.group_basis, rows, columns, self.dtype)
 
     def validate(self) -> Parameters:
         """Check the values too: finite, W orthonormal, Φ of unit columns. Too slow for every training step."""
         for name in ("group_basis", "dictionary", "pose_prior"):
             check_matrix(name, getattr(self, name), ("rows", None), ("columns", None))
         check_real("pose_prior", float(self.pose_prior.abs().max()), maximum=_checks.MOST)
-        most = _checks.MOST_FREQUENCIES.get(self.torus_dim, _checks.MOST_OF_MANY_AXES)
-        check_real("frequencies", float(self.frequencies.abs().max()), maximum=most)
-        _checks.check_group_basis(self.group_basis)
+        for basis, frequencies in ((self.group_basis, self.frequencies), *([self.outer] if self.outer else [])):
+            most = _checks.MOST_FREQUENCIES.get(frequencies.shape[1], _checks.MOST_OF_MANY_AXES)
+            check_real("frequencies", float(frequencies.abs().max()), maximum=most)
+            _checks.check_group_basis(basis)
+        if self.outer is not None and bool(self.pose_prior.any()):
+            reject("pose_prior", "the uniform prior, where two groups are composed", "another", "Leave it out.")
         _checks.check_unit_norm(self.dictionary.T, argument="dictionary columns")
         return self
 
@@ -108,8 +125,13 @@ class Parameters:
 
     @property
     def torus_dim(self) -> int:
-        """Dimension of the pose (paper: n)."""
-        return self.frequencies.shape[1]
+        """Dimension of the pose (paper: n), with that of the outer group."""
+        return self.outer_dim + self.frequencies.shape[1]
+
+    @property
+    def outer_dim(self) -> int:
+        """How many numbers of the pose, the first ones, belong to the outer group."""
+        return 0 if self.outer is None else self.outer.frequencies.shape[1]
 
     @property
     def device(self) -> torch.device:
@@ -123,11 +145,15 @@ class Parameters:
     def map(self, function: Callable[[Tensor], Tensor]) -> Parameters:
         """Return the model with a function applied to each tensor."""
         changed: dict[str, Any] = {name: function(getattr(self, name)) for name in TENSORS}
-        return replace(self, **changed)
+        return replace(self, **changed, outer=self.outer and Outer(*map(function, self.outer)))
 
     def to_planes(self, images: Images) -> Planes:
         """Return Wᵀ I, one coordinate pair for each plane."""
         return torus.to_planes(self.group_basis, images)
+
+    def seen_planes(self, images: Images) -> Planes:
+        """Return the planes of an image as it is seen: those of the outer group, where there is one."""
+        return self.to_planes(images) if self.outer is None else torus.to_planes(self.outer.group_basis, images)
 
     def from_planes(self, planes: Planes) -> Images:
         """Return W applied to plane coordinates."""
@@ -192,11 +218,32 @@ def narrow_prior(width: float, torus_dim: int = 2) -> PosePrior:
 
 
 def apply_transform(parameters: Parameters, images: Images, poses: Poses) -> Images:
-    """Return T(s) I = W R(s) Wᵀ I for each image and pose [Chau20, sec. 2]."""
+    """Return T(s) I = W R(s) Wᵀ I for each image and pose [Chau20, sec. 2]; with an outer group T₂(s₂) T₁(s₁) I."""
+    _check_moved(parameters, images, poses)
+    moved = _turn(images, parameters.group_basis, parameters.frequencies, poses[:, parameters.outer_dim :])
+    if parameters.outer is not None:
+        moved = _turn(moved, *parameters.outer, poses[:, : parameters.outer_dim])
+    return moved
+
+
+def undo_transform(parameters: Parameters, images: Images, poses: Poses) -> Images:
+    """Return T(s)ᵀ I, which brings an image of pose s to s = 0; with an outer group T₁(s₁)ᵀ T₂(s₂)ᵀ I."""
+    _check_moved(parameters, images, poses)
+    if parameters.outer is not None:
+        images = _turn(images, *parameters.outer, -poses[:, : parameters.outer_dim])
+    return _turn(images, parameters.group_basis, parameters.frequencies, -poses[:, parameters.outer_dim :])
+
+
+def _check_moved(parameters: Parameters, images: Images, poses: Poses) -> None:
     check_matrix("images", images, ("batch", None), ("n_pixels", parameters.n_pixels), parameters.dtype)
     check_matrix("poses", poses, ("batch", len(images)), ("torus_dim", parameters.torus_dim), parameters.dtype)
-    angles = torus.phases(parameters.frequencies, poses)
-    return parameters.from_planes(torus.rotate(parameters.to_planes(images), angles))
+
+
+def _turn(
+    images: Images, group_basis: Float[Tensor, "pixel column"], frequencies: Int[Tensor, "irrep torus"], poses: Poses
+) -> Images:
+    planes = torus.rotate(torus.to_planes(group_basis, images), torus.phases(frequencies, poses))
+    return planes.flatten(-2) @ group_basis.T
 
 
 def compose(parameters: Parameters, codes: Codes) -> Images:
@@ -259,6 +306,8 @@ def log_prior_poses(parameters: Parameters, poses: Poses, prior_log_partition: f
             expected, fix = "ln Z(η), as the prior is not uniform", "Pass engine.log_partition(η)."
             reject("prior_log_partition", expected, "None", fix)
         prior_log_partition = parameters.torus_dim * math.log(2 * math.pi)
+    if parameters.outer is not None:  # whose prior is uniform, as validate says
+        return poses.new_full((len(poses),), -prior_log_partition)
     statistics = torus.features(torus.phases(parameters.frequencies, poses))
     return (statistics * parameters.pose_prior).sum(dim=(-2, -1)) - prior_log_partition
 

@@ -14,7 +14,7 @@ from liesparse.files import write_json
 from liesparse.inference import infer_codes
 from liesparse.metrics import active_codes, evaluate, examine, snr
 from liesparse.model import Images
-from liesparse.posterior import pose_natural
+from liesparse.posterior import CompositeEngine, pose_natural
 from liesparse.recipes import EvaluationSettings
 from liesparse.training import N_MONITORED
 
@@ -101,10 +101,11 @@ def measure(
     if coder.verdict_ is not None:
         names = ("found", "n_motions", "explained", "plain_snr")
         metrics |= {f"verdict_{name}": getattr(coder.verdict_, name) for name in names}
-    natural = pose_natural(model, few, infer_codes(model, few, engine))
-    sample_size = float(engine.effective_sample_size(natural).min())
-    if math.isfinite(sample_size):
-        metrics["least_effective_sample_size"] = sample_size
+    if not isinstance(engine, CompositeEngine):
+        natural = pose_natural(model, few, infer_codes(model, few, engine))
+        sample_size = float(engine.effective_sample_size(natural).min())
+        if math.isfinite(sample_size):
+            metrics["least_effective_sample_size"] = sample_size
     return metrics | (measure_baseline(baseline, images) if baseline is not None else {})
 
 

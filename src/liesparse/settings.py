@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from liesparse import stiefel
 from liesparse._checks import NOISE, check_choice, check_count, check_real, reject
-from liesparse.groups import KnownGroup
+from liesparse.groups import Composition, KnownGroup
 from liesparse.inference import CODE_UPDATES, GRADIENTS, CodeUpdate, Gradient
 from liesparse.model import PosePrior
 from liesparse.posterior import engine_names
@@ -38,7 +38,7 @@ class ModelSettings:
     sparsity: float = 10.0
     noise_std: float | Any = "auto"  # 0.1, less for noisy images: liesparse.initialization.suggest_noise
     pose_prior: str | PosePrior = "uniform"
-    group: KnownGroup | None = None  # where the transformations are known; the torus is its own then
+    group: KnownGroup | Composition | None = None  # where the transformations are known, in part or in whole
 
     def __post_init__(self) -> None:
         check_count("n_components", self.n_components)

@@ -10,11 +10,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from liesparse.batches import ShuffledArrays
-from liesparse.groups import Basis
+from liesparse.groups import Basis, Composition, LearnedTorus
 from liesparse.initialization import PAPER_NOISE, random_start, start_from_data, suggest_noise
 from liesparse.learning import engine_for, learn, resume
-from liesparse.metrics import examine
-from liesparse.model import Parameters, PosePrior, uniform_prior
+from liesparse.metrics import examine, infer
+from liesparse.model import Outer, Parameters, PosePrior, undo_transform, uniform_prior
 from liesparse.pairs import choose_shapes, learn_motion, sort_again
 from liesparse.pose_coordinates import improve_coordinates
 from liesparse.posterior.sampling import MOST_AXES_BY_GRID
@@ -27,6 +27,7 @@ TRIAL_IMAGES = 600  # for each shape, in each round of trials of several starts
 HOT_IMAGES, HOT_MEMORY = 3000, 12.0  # for each shape: seen before the pose gets its coordinates, and remembered
 N_COMPARED = 300  # images by which two models are compared
 FEW_IMAGES = 200  # below this, nobody looks for pairs
+MORE_SHAPES = 3  # with the outer group of two alone, which sees a shape in each pose of the inner one as another
 AGREEMENT = 0.2  # starts agree if their shares of pairs differ by no more
 
 
@@ -76,6 +77,8 @@ def make_start(
     """Return the parameters from which a model is learned: random ones, or some that are drawn from the images."""
     n_pixels = images.shape[1]
     n_irreps = min(MOST_IRREPS, n_pixels // 2) if model.n_irreps == "auto" else int(model.n_irreps)
+    if isinstance(model.group, Composition):
+        return Start(_start_of_composition(images, model, model.group, n_irreps, recipe, generator))
     if model.group is not None:
         return Start(_start_of_group(images, model, model.group.make_basis(images, n_irreps), recipe, generator))
     grows = recipe.learning.lattice == "fitted" and model.pose_prior == "uniform"  # a prior holds the lattice as it is
@@ -114,7 +117,12 @@ def _noise_std(images: Float[Tensor, "image pixel"], model: ModelSettings, n_irr
 
 
 def _start_of_group(
-    images: Float[Tensor, "image pixel"], model: ModelSettings, basis: Basis, recipe: Recipe, generator: torch.Generator
+    images: Float[Tensor, "image pixel"],
+    model: ModelSettings,
+    basis: Basis,
+    recipe: Recipe,
+    generator: torch.Generator,
+    outer: Outer | None = None,
 ) -> Parameters:
     """Return a start with the W of a known group, and shapes that are sorted with its motion."""
     n_irreps = len(basis.frequencies)
@@ -129,10 +137,39 @@ def _start_of_group(
         noise_std=_noise_std(images, model, n_irreps, recipe),
         sparsity=model.sparsity,
         pose_prior=prior.to(images.device),
+        outer=outer,
     )
     if recipe.start != "pairs":
         return start
     return sort_again(start, images[order], engine_for(start, recipe.learning))
+
+
+def _start_of_composition(
+    images: Float[Tensor, "image pixel"],
+    model: ModelSettings,
+    group: Composition,
+    n_irreps: int,
+    recipe: Recipe,
+    generator: torch.Generator,
+) -> Parameters:
+    """Return a start with a known outer group.
+
+    The outer group alone, with more shapes, brings the images together; what is left is the inner group's part, and
+    its basis, known or to be learned, is taken from there.
+    """
+    outer = Outer(*group.outer.make_basis(images, n_irreps))
+    alone = replace(model, group=group.outer, n_components=min(MORE_SHAPES * model.n_components, len(images)))
+    first = make_start(images, alone, recipe, generator=generator).parameters
+    engine = engine_for(first, recipe.learning)
+    together = undo_transform(first, images, infer(first, images, engine).poses)
+    together = torch.nn.functional.normalize(together, dim=1)
+    if isinstance(group.inner, LearnedTorus):
+        inner = replace(model, group=None, torus_dim=group.inner.torus_dim)
+        found = make_start(together, inner, recipe, generator=generator).parameters
+        basis = Basis(found.group_basis, found.frequencies)
+    else:
+        basis = group.inner.make_basis(together, n_irreps)
+    return _start_of_group(images, model, basis, recipe, generator, outer)
 
 
 def _settle(

@@ -47,6 +47,11 @@ def conjugate(planes: Planes) -> Planes:
     return torch.view_as_real(_as_complex(planes).conj().resolve_conj())
 
 
+def quarter(planes: Planes) -> Planes:
+    """Turn planes by a quarter: (x, y) becomes (-y, x), the derivative of a rotation."""
+    return torch.stack((-planes[..., 1], planes[..., 0]), dim=-1)
+
+
 def to_planes(group_basis: Float[Tensor, "pixel column"], images: Float[Tensor, "batch pixel"]) -> Planes:
     """Return WᵀI, one coordinate pair for each plane."""
     return (images @ group_basis).unflatten(-1, (-1, 2))

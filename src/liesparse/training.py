@@ -27,11 +27,11 @@ from liesparse.model import Parameters
 from liesparse.parallel import ALONE, READER_DIED, Group, LostError
 from liesparse.recipes import EvaluationSettings, Recipe
 from liesparse.settings import ModelSettings, Settings
-from liesparse.start import Start, choose_start
+from liesparse.start import FEW_IMAGES, Start, choose_start
 from liesparse.state import Progress, State
 from liesparse.verdict import Verdict, judge
 
-N_MONITORED = 200  # images from which the health of each epoch is read
+N_MONITORED = 200  # images from which the health of each epoch is read: at most a tenth, and of few nobody keeps any
 N_RECORDS = 50  # epochs whose health is recorded, at most about so many
 GO_ON = "Call fit(X), or what you called, again with the same images, settings and folder to go on from there."
 
@@ -85,13 +85,13 @@ def learn_model(
     """Learn a model by a recipe from unit-norm images: the way that every command and estimator takes.
 
     Where the batches come from a ``source``, ``images`` are those from which learning starts. Without
-    ``monitor_images`` the health of each epoch is read from some of the images.
+    ``monitor_images`` some of the images are kept out of learning for the health of each epoch and the verdict.
     """
     recipe = recipe.for_group(model.group)
-    others = images  # for plain sparse coding, which learns by heart what it sees
     if monitor_images is None:
         order = torch.randperm(len(images), generator=generator).to(images.device)
-        monitor_images, others = images[order[:N_MONITORED]], images[order[N_MONITORED:]]
+        n_kept = min(N_MONITORED, len(images) // 10) if start is None and len(images) >= FEW_IMAGES else 0
+        monitor_images, images = images[order[: n_kept or N_MONITORED]], images[order[n_kept:]]
     chosen = (
         choose_start(images, model, recipe, generator=generator, monitor_images=monitor_images)
         if start is None
@@ -113,11 +113,12 @@ def learn_model(
     verdict = judge(
         trained.parameters,
         monitor_images,
-        others if len(others) > 1 else images,
+        images,
         recipe.evaluation.make_engine(trained.parameters),
         pair_share=chosen.pair_share,
         n_starts=recipe.n_init,
         n_agreed=chosen.n_agreed,
+        given=model.group is not None,
     )
     history = [*trained.history[:-1], *({**last, "motion_found": verdict.found} for last in trained.history[-1:])]
     return trained._replace(history=history, verdict=verdict)

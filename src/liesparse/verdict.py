@@ -20,7 +20,7 @@ from liesparse.baselines import log_likelihood as plain_log_likelihood
 from liesparse.devices import to_cpu
 from liesparse.metrics import active_count, infer, snr
 from liesparse.model import Parameters, reconstruct
-from liesparse.posterior import Engine, log_likelihood
+from liesparse.posterior import AnyEngine, log_likelihood
 from liesparse.symmetry import centred_poses
 
 LEAST_EXPLAINED = 0.85  # of the pictures, noise apart
@@ -44,6 +44,7 @@ class Verdict(NamedTuple):
     pair_share: float | None = None  # of any two images, those that the motion carries into each other
     n_starts: int = 1
     n_agreed: int = 1  # starts that found the same share
+    given: bool = False  # the motion was known, and only shapes were learned
 
     def __str__(self) -> str:
         """Return the verdict in one or two sentences."""
@@ -56,8 +57,11 @@ class Verdict(NamedTuple):
         if self.found:
             unused = self.torus_dim - self.n_motions
             rest = f"; {unused} {'axis is' if unused == 1 else 'axes are'} unused" if unused else ""
+            if self.given:
+                return f"The pictures move as was given{rest}: {evidence}."
             return f"Found {NUMBERS.get(self.n_motions, f'{self.n_motions} motions')}{rest}: {evidence}."
-        return f"No motion found: {evidence}. {self.advice}"
+        head = "The given motion does not explain them" if self.given else "No motion found"
+        return f"{head}: {evidence}. {self.advice}"
 
     @property
     def advice(self) -> str:
@@ -66,8 +70,9 @@ class Verdict(NamedTuple):
             return "The pictures of each template do not move: plain sparse coding is enough for them."
         if self.explained < LEAST_EXPLAINED:
             return (
-                "Much of the pictures is left: try more templates (--components), another --torus-dim, more images, "
-                "or another --seed; `liesparse suggest DATA` compares some."
+                "Much of the pictures is left: try more templates (--components), another "
+                f"{'--group' if self.given else '--torus-dim'}, more images, or another --seed; "
+                "`liesparse suggest DATA` compares some."
             )
         return "Plain sparse coding explains as much without any motion: try fewer templates, or more images."
 
@@ -77,11 +82,12 @@ def judge(
     parameters: Parameters,
     images: Float[Tensor, "image pixel"],
     training_images: Float[Tensor, "more pixel"],
-    engine: Engine,
+    engine: AnyEngine,
     *,
     pair_share: float | None = None,
     n_starts: int = 1,
     n_agreed: int = 1,
+    given: bool = False,
 ) -> Verdict:
     """Return the verdict on a model from ``images``; plain sparse coding learns from other ``training_images``."""
     _, _, codes, poses, found = infer(parameters, images, engine)
@@ -101,7 +107,7 @@ def judge(
     good = explained >= LEAST_EXPLAINED and n_motions > 0 and better and left < LEFT * plain_left
     ours, plain = (float(snr(images, one).mean()) for one in (found, plainly))
     return Verdict(
-        good, n_motions, parameters.torus_dim, explained, effects, ours, plain, pair_share, n_starts, n_agreed
+        good, n_motions, parameters.torus_dim, explained, effects, ours, plain, pair_share, n_starts, n_agreed, given
     )
 
 
@@ -156,7 +162,8 @@ def read_verdict(saved: object, path: object) -> Verdict | None:
     """Return the verdict that a file holds as JSON; files from before there were verdicts hold none."""
     if saved is None:
         return None
-    numbers = saved if isinstance(saved, dict) and set(saved) == set(Verdict._fields) else {}
+    needed = set(Verdict._fields) - set(Verdict._field_defaults)
+    numbers = saved if isinstance(saved, dict) and needed <= set(saved) <= set(Verdict._fields) else {}
     effects, others = numbers.get("effects"), [value for name, value in numbers.items() if name != "effects"]
     plain = all(isinstance(value, int | float | None) for value in others)
     if not numbers or not plain or not isinstance(effects, list) or not all(isinstance(e, float) for e in effects):

@@ -166,8 +166,10 @@ def _as_plain(value: Any) -> Any:
     """Return a parameter as JSON can hold it."""
     if isinstance(value, PosePrior):
         return {"PosePrior": asdict(value)}
-    if isinstance(value, KnownGroup):  # its sizes are those of the images, or its W that of the model
-        return value.name if value.name in groups.NAMES else groups.Fixed.name
+    if isinstance(value, KnownGroup | groups.LearnedTorus | groups.Composition):
+        # Its sizes are those of the images, or its W that of the model.
+        parts = value.name.split("@")
+        return "@".join(part if part in groups.NAMES else groups.Fixed.name for part in parts)
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, np.integer | np.floating):

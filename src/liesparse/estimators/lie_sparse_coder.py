@@ -19,10 +19,11 @@ from liesparse.data import ShardBatches, Shards
 from liesparse.devices import choose_device, to_cpu
 from liesparse.estimators.posed_coder import PosedCoder
 from liesparse.files import Sealed
-from liesparse.groups import Fixed, KnownGroup, find_group
+from liesparse.groups import Composition, Fixed, Group, KnownGroup, LearnedTorus, compose, find_group
 from liesparse.learning import advance, engine_for
 from liesparse.model import Parameters, PosePrior
-from liesparse.parallel import ALONE, Group
+from liesparse.parallel import ALONE
+from liesparse.parallel import Group as Processes
 from liesparse.recipes import Recipe, names
 from liesparse.settings import ModelSettings
 from liesparse.start import make_start
@@ -112,7 +113,7 @@ class LieSparseCoder(PosedCoder):
     sparsity: float = 10.0
     noise_std: float | str = "auto"
     pose_prior: str | PosePrior = "uniform"
-    group: str | KnownGroup = "learned"
+    group: str | Group = "learned"
     recipe: str | Path = "best"
     n_epochs: int | None = None
     settings: Mapping[str, Any] | None = None
@@ -143,7 +144,7 @@ class LieSparseCoder(PosedCoder):
         estimator.image_shape_, estimator.n_features_in_ = tuple(shape), model.n_pixels
         return estimator._set_model(Trained(model.validate(), list(history or []), 0, verdict))
 
-    def fit(self, X: Any, y: Any = None, *, group: Group = ALONE) -> LieSparseCoder:  # noqa: ARG002
+    def fit(self, X: Any, y: Any = None, *, group: Processes = ALONE) -> LieSparseCoder:  # noqa: ARG002
         """Learn shapes and transformations from images; the processes of ``group`` share each batch.
 
         Several processes (:func:`liesparse.parallel.join`) must call it with the same images and settings.
@@ -198,7 +199,7 @@ class LieSparseCoder(PosedCoder):
         """Learn from some more images, once; the first call also makes the start."""
         begun, recipe = hasattr(self, "model_"), self.effective_recipe()
         images = self._images_to_learn(X, reset=not begun)
-        recipe = recipe.for_group(self._known_group())
+        recipe = recipe.for_group(self._model_settings().group)
         settings = recipe.learning.resolve(self.n_components)
         if not begun:
             self._check_sizes(images, recipe, None)
@@ -221,19 +222,28 @@ class LieSparseCoder(PosedCoder):
 
     def _model_settings(self) -> ModelSettings:
         values = {name: getattr(self, name) for name in ModelSettings.__dataclass_fields__}
-        return ModelSettings(**values | {"group": self._known_group()})
+        group = self._group()
+        if isinstance(group, LearnedTorus):
+            return ModelSettings(**values | {"group": None, "torus_dim": group.torus_dim})
+        return ModelSettings(**values | {"group": group})
 
-    def _known_group(self) -> KnownGroup | None:
-        if isinstance(self.group, KnownGroup):
+    def _group(self) -> Group:
+        if isinstance(self.group, KnownGroup | LearnedTorus | Composition):
             return self.group
-        if self.group == Fixed.name and hasattr(self, "model_"):  # as a file has it
-            return Fixed(self.model_.group_basis, self.model_.frequencies)
-        return find_group(self.group, self.image_shape_)
+        outer, composed, inner = self.group.partition("@") if isinstance(self.group, str) else (self.group, "", "")
+        if Fixed.name in (outer, inner) and hasattr(self, "model_"):  # as a file has it
+            own = Fixed(self.model_.group_basis, self.model_.frequencies)
+            if not composed or self.model_.outer is None:
+                return own
+            known = Fixed(*self.model_.outer) if outer == Fixed.name else find_group(outer, self.image_shape_)
+            rest = own if inner == Fixed.name else find_group(inner, self.image_shape_, self.torus_dim)
+            return compose(known, rest)
+        return find_group(self.group, self.image_shape_, self.torus_dim)
 
     def poses_in_units(self, poses: Any) -> dict[str, Any]:
         """Return poses of a known group as columns in its own units, named as ``shift_x (pixels)``."""
-        group = self._known_group()
-        if group is None:
+        group = self._group()
+        if isinstance(group, LearnedTorus):
             expected = "a known group, as group='translation'"
             reject("group", expected, "'learned'", "Compare its poses with known factors by liesparse.symmetry.")
         turns = to_cpu(torus.wrap(self._tensor(poses)) / (2 * math.pi))

@@ -17,8 +17,8 @@ from liesparse.devices import to_cpu
 from liesparse.estimators.base import Array, Coder, ImageBatch
 from liesparse.inference import infer_codes, map_poses
 from liesparse.metrics import refine_codes
-from liesparse.model import Parameters, apply_transform, draw_codes, generate, reconstruct
-from liesparse.posterior import Engine, TorusPosterior, log_likelihood, make_engine, pose_natural
+from liesparse.model import Parameters, apply_transform, draw_codes, generate, reconstruct, undo_transform
+from liesparse.posterior import AnyEngine, AnyPosterior, TorusPosterior, engine_of, log_likelihood, pose_posterior
 from liesparse.recipes import Recipe, load_recipe
 from liesparse.torus import wrap
 
@@ -59,7 +59,7 @@ class PosedCoder(Coder):
         images = self._known_images(X)
         return Inference(*map(images.restore, self._infer(images)))
 
-    def pose_posterior(self, X: Any) -> TorusPosterior:
+    def pose_posterior(self, X: Any) -> AnyPosterior:
         """Return P(s | I, α̂), with modes, widths, densities and samples."""
         images = self._known_images(X)
         return self._pose_posterior(images, self._codes(images))
@@ -76,7 +76,7 @@ class PosedCoder(Coder):
         The span of W moves; what lies outside it is dropped, or kept in its place with ``keep_rest``.
         """
         images = self._known_images(X)
-        return self._moved(images, -self._infer(images)[1], keep_rest)
+        return self._moved(images, self._infer(images)[1], keep_rest, undo=True)
 
     def move(self, X: Any, delta: Any, *, keep_rest: bool = False) -> Any:
         """Apply T(δ) to each image: one ``delta`` of shape (torus_dim,) for all, or one for each."""
@@ -91,7 +91,14 @@ class PosedCoder(Coder):
         ours = self._infer(images)[1]
         if len(theirs) not in (1, len(ours)):
             raise ValueError(f"source has {len(theirs)} images and target {len(ours)}: give one source, or as many.")
-        return self._moved(images, theirs - ours, keep_rest)
+        if self.model_.outer is None:
+            return self._moved(images, theirs - ours, keep_rest)
+        theirs = theirs.expand_as(ours)
+        there = apply_transform(self.model_, undo_transform(self.model_, images.rows, ours), theirs)
+        if keep_rest:
+            rest = images.rows - apply_transform(self.model_, undo_transform(self.model_, images.rows, ours), ours)
+            there = there + rest
+        return images.restore_images(images.norms * there)
 
     def interpolate(self, a: Any, b: Any, steps: int = 9) -> Any:
         """Go from each image of ``a`` to its partner in ``b``: poses along the shorter way round the torus.
@@ -129,25 +136,29 @@ class PosedCoder(Coder):
         check_is_fitted(self)
         model, generator = self.model_, self._generator()
         codes = draw_codes(model, check_count("n_samples", n_samples), generator=generator)
-        prior = TorusPosterior(model.pose_prior[None], model.frequencies)
-        poses = prior.sample(n_samples, generator=generator)[0].to(codes)
+        if model.outer is None:
+            prior = TorusPosterior(model.pose_prior[None], model.frequencies)
+            poses = prior.sample(n_samples, generator=generator)[0].to(codes)
+        else:  # uniform
+            turns = torch.rand(n_samples, model.torus_dim, generator=generator, dtype=torch.float64)
+            poses = wrap(2 * math.pi * turns).to(codes)
         rows = generate(model, codes, poses, generator=generator) if noise else reconstruct(model, codes, poses)
         images, *found = (to_cpu(part).numpy() for part in (rows, codes, poses))
         return images.reshape(n_samples, *self.image_shape_), Inference(*found)
 
-    def describe(self, X: Any) -> tuple[Inference, TorusPosterior, Any]:
+    def describe(self, X: Any) -> tuple[Inference, AnyPosterior, Any]:
         """Return what ``infer``, ``pose_posterior`` and ``score_samples`` do, but find the codes only once."""
         images = self._known_images(X)
         codes, poses = self._infer(images)
         found, scores = map(images.restore, (codes, poses)), images.restore(self._log_likelihood(images, codes))
         return Inference(*found), self._pose_posterior(images, codes), scores
 
-    def _pose_posterior(self, images: ImageBatch, codes: Tensor) -> TorusPosterior:
-        return TorusPosterior(pose_natural(self.model_, images.rows, codes), self.model_.frequencies)
+    def _pose_posterior(self, images: ImageBatch, codes: Tensor) -> AnyPosterior:
+        return pose_posterior(self.model_, images.rows, codes)
 
-    def _moved(self, images: ImageBatch, poses: Tensor, keep_rest: bool) -> Any:
+    def _moved(self, images: ImageBatch, poses: Tensor, keep_rest: bool, *, undo: bool = False) -> Any:
         poses = poses.expand(len(images.rows), -1)
-        moved = apply_transform(self.model_, images.rows, poses)
+        moved = (undo_transform if undo else apply_transform)(self.model_, images.rows, poses)
         if keep_rest:
             moved = moved + images.rows - apply_transform(self.model_, images.rows, torch.zeros_like(poses))
         return images.restore_images(images.norms * moved)
@@ -155,9 +166,8 @@ class PosedCoder(Coder):
     def _row_log_likelihood(self, rows: Tensor, codes: Tensor) -> Tensor:
         return log_likelihood(self.model_, rows, codes, self._engine())
 
-    def _engine(self) -> Engine:
-        model = self.model_
-        return make_engine("auto", model.frequencies, dtype=model.dtype, device=model.device)
+    def _engine(self) -> AnyEngine:
+        return engine_of(self.model_)
 
     def _codes(self, images: ImageBatch) -> Tensor:
         engine, learning = self._engine(), self.effective_recipe().learning

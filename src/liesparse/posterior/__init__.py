@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 
 from liesparse._checks import check_choice, reject
+from liesparse.model import Codes, Images, Parameters
 from liesparse.posterior.adaptive import AdaptiveEngine as AdaptiveEngine
 from liesparse.posterior.ascent import Ascent as Ascent
 from liesparse.posterior.ascent import Modes as Modes
@@ -17,14 +18,20 @@ from liesparse.posterior.base import GridEngine as GridEngine
 from liesparse.posterior.base import Moments as Moments
 from liesparse.posterior.base import Nodes as Nodes
 from liesparse.posterior.base import ReferenceEngine as ReferenceEngine
-from liesparse.posterior.base import log_likelihood as log_likelihood
 from liesparse.posterior.base import natural_parameters as natural_parameters
 from liesparse.posterior.base import pose_natural as pose_natural
+from liesparse.posterior.composition import CompositeEngine as CompositeEngine
+from liesparse.posterior.composition import CompositeExpectation as CompositeExpectation
+from liesparse.posterior.composition import CompositePosterior as CompositePosterior
+from liesparse.posterior.composition import log_likelihood as log_likelihood
+from liesparse.posterior.composition import turn_between as turn_between
 from liesparse.posterior.distribution import TorusPosterior as TorusPosterior
 from liesparse.posterior.sampling import MOST_AXES_BY_GRID
 from liesparse.posterior.sampling import SamplingEngine as SamplingEngine
 from liesparse.torus import Frequencies
 
+AnyEngine = Engine | CompositeEngine
+AnyPosterior = TorusPosterior | CompositePosterior
 EngineFactory = Callable[..., Engine]  # called as (frequencies, n_grid, dtype=..., device=...)
 
 _FACTORIES: dict[str, EngineFactory] = {
@@ -57,3 +64,17 @@ def make_engine(
     if name == "auto":
         name = "adaptive" if frequencies.shape[1] <= MOST_AXES_BY_GRID else "sampling"
     return _FACTORIES[name](frequencies, n_grid, dtype=dtype, device=device)
+
+
+def pose_posterior(parameters: Parameters, images: Images, codes: Codes) -> AnyPosterior:
+    """Return P(s | I, α), with modes, widths and densities."""
+    if parameters.outer is not None:
+        return CompositePosterior(parameters, images, codes)
+    return TorusPosterior(pose_natural(parameters, images, codes), parameters.frequencies)
+
+
+def engine_of(parameters: Parameters, name: str = "auto", n_grid: int = 50) -> AnyEngine:
+    """Make the engine ``name`` for a model; where it has an outer group, the engine is for that."""
+    frequencies = parameters.frequencies if parameters.outer is None else parameters.outer.frequencies
+    engine = make_engine(name, frequencies, n_grid, dtype=parameters.dtype, device=parameters.device)
+    return engine if parameters.outer is None else CompositeEngine(engine, parameters.frequencies)

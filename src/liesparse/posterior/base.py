@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from liesparse import torus
-from liesparse._checks import check_count, check_frequencies, check_images, reject
+from liesparse._checks import check_count, check_frequencies, reject
 from liesparse.model import Parameters, compose
 from liesparse.posterior.ascent import Ascent, Codes, Modes, Natural, PerImage, PosesOfModes, find_modes
 from liesparse.posterior.kernels.library import Library, library_for
@@ -240,15 +240,3 @@ def pose_natural(parameters: Parameters, images: Images, codes: Codes) -> Natura
     """Return η̂ of P(s | I, α) [Chau20, app. B]."""
     shape_planes = parameters.to_planes(compose(parameters, codes))
     return natural_parameters(shape_planes, parameters.to_planes(images), parameters.noise_std, parameters.pose_prior)
-
-
-def log_likelihood(parameters: Parameters, images: Images, codes: Codes, engine: Engine) -> PerImage:
-    """Return ln P(I | α) with the pose integrated out [Chau20, app. B, last line]."""
-    engine.check_fits(parameters)
-    check_images(images, parameters.n_pixels, parameters.dtype)
-    shape_planes = parameters.to_planes(compose(parameters, codes))
-    variance = parameters.noise_std**2
-    energy = (shape_planes.square().sum(dim=(1, 2)) + images.square().sum(dim=1)) / (2 * variance)
-    constant = 0.5 * parameters.n_pixels * math.log(2 * math.pi * variance)
-    prior = engine.log_partition(parameters.pose_prior[None])
-    return engine.log_partition(pose_natural(parameters, images, codes)) - prior - energy - constant

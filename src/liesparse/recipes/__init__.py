@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from liesparse._checks import check_choice, check_count, refusing, reject
-from liesparse.groups import KnownGroup
+from liesparse.groups import Composition, KnownGroup, LearnedTorus
 from liesparse.model import Parameters
-from liesparse.posterior import Engine, engine_names, make_engine
+from liesparse.posterior import AnyEngine, engine_names, engine_of
 from liesparse.settings import Settings
 
 Start = Literal["random", "data", "pairs"]
@@ -37,9 +37,9 @@ class EvaluationSettings:
         if not isinstance(self.refine, bool):
             reject("refine", "true or false", repr(self.refine), "Write it without quotes.")
 
-    def make_engine(self, model: Parameters) -> Engine:
+    def make_engine(self, model: Parameters) -> AnyEngine:
         """Return the engine for a model."""
-        return make_engine(self.posterior, model.frequencies, self.n_grid, dtype=model.dtype, device=model.device)
+        return engine_of(model, self.posterior, self.n_grid)
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,11 @@ class Recipe:
         if not isinstance(self.include_zero, bool):
             reject("include_zero", "true or false", repr(self.include_zero), "Write it without quotes.")
 
-    def for_group(self, group: KnownGroup | None) -> Recipe:
+    def for_group(self, group: KnownGroup | Composition | None) -> Recipe:
         """Return the recipe for a group that is known, or to be learned."""
-        return self if group is None else self.with_values({"learning.learn_group": False})
+        inner = group.inner if isinstance(group, Composition) else group
+        learned = inner is None or isinstance(inner, LearnedTorus)
+        return self if learned else self.with_values({"learning.learn_group": False})
 
     def with_values(self, values: Mapping[str, Any]) -> Recipe:
         """Return the recipe with some values changed, named as ``start`` or ``learning.n_epochs``."""

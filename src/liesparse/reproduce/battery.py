@@ -31,7 +31,7 @@ from liesparse.data import (
     translations,
     translations_rotations,
 )
-from liesparse.groups import KnownGroup, Rotations, Translations
+from liesparse.groups import Composition, KnownGroup, Rotations, Translations
 from liesparse.metrics import infer, snr, torus_match
 from liesparse.model import Parameters
 from liesparse.recipes import Recipe, load_recipe
@@ -54,7 +54,7 @@ class Problem:
     torus_dim: int = 2
     period: float | None = None
     control: bool = False  # nothing is to be found, or not yet
-    group: KnownGroup | None = None  # as the user knows it
+    group: KnownGroup | Composition | None = None  # as the user knows it
     values: Mapping[str, Any] = field(default_factory=dict)  # of the recipe
 
 
