@@ -268,7 +268,7 @@ def _still(
     return torch.stack((torch.ones(images.shape[1], dtype=torch.float64), *alternating), dim=1)
 
 
-def _principal(turned: Waves, images: Float[Tensor, "image pixel"]) -> Waves:
+def _principal(turned: Waves, images: Float[Tensor, "image pixel"]) -> Complex[Tensor, "pixel kept_wave"]:
     """Return orthonormal combinations of waves of one frequency, by the energy that images have in them."""
     sizes, axes = torch.linalg.eigh(turned.mH @ turned)
     kept: Bool[Tensor, " wave"] = sizes > LEAST_RING * sizes.amax()

@@ -37,8 +37,9 @@ WON = 2.0  # how much more a new shape must explain than is lost with an old one
 
 Coords = Float[Tensor, "image column"]  # of images in the span of the first W
 Planes = Float[Tensor, "image irrep 2"]
-Shape = Float[Tensor, "irrep 2"]
-Shapes = Float[Tensor, "component irrep 2"]
+Returned = Float[Tensor, "image shape_irrep 2"]  # turned back, in the planes of the shapes
+Shape = Float[Tensor, "shape_irrep 2"]
+Shapes = Float[Tensor, "component shape_irrep 2"]
 
 
 class Motion(NamedTuple):
@@ -152,7 +153,9 @@ def _learn_turn(
     return turn, limit
 
 
-def _carry(source: Shape | Planes, onto: Planes, parameters: Parameters, engine: AnyEngine) -> tuple[Planes, Planes]:
+def _carry(
+    source: Shape | Returned, onto: Planes, parameters: Parameters, engine: AnyEngine
+) -> tuple[Planes, Returned]:
     """Return R̄u and R̄ᵀu', where R̄ is expected to carry the first image, or one for all, into the second."""
     if isinstance(engine, CompositeEngine):
         one_or_many = source if source.ndim == onto.ndim else source[None]
@@ -231,7 +234,7 @@ def _unit(planes: Planes) -> Planes:
     return planes / planes.flatten(1).norm(dim=1)[:, None, None].clamp(min=1e-12)
 
 
-def _score(shape: Shape, planes: Planes, parameters: Parameters, engine: AnyEngine) -> tuple[Tensor, Planes]:
+def _score(shape: Shape, planes: Planes, parameters: Parameters, engine: AnyEngine) -> tuple[Tensor, Returned]:
     """Return the overlap of a shape with images in their most probable poses, and the images carried back to it."""
     moved, returned = _carry(shape, planes, parameters, engine)
     return (moved * planes).sum(dim=(1, 2)), returned

@@ -11,8 +11,8 @@ from jaxtyping import Complex, Float, Int
 from torch import Tensor
 
 Frequencies = Int[Tensor, "irrep torus"]  # ω
-Planes = Float[Tensor, "*batch irrep 2"]  # two coordinates in each plane
-Angles = Float[Tensor, "*batch irrep"]
+Planes = Float[Tensor, "*#batch irrep 2"]  # two coordinates in each plane
+Angles = Float[Tensor, "*#batch irrep"]
 
 
 def phases(frequencies: Frequencies, poses: Float[Tensor, "*batch torus"]) -> Angles:
@@ -33,7 +33,7 @@ def apply_mean_rotation(coords: Planes, rotation: Planes) -> Planes:
     return torch.view_as_real(_as_complex(coords) * _as_complex(rotation))
 
 
-def _as_complex(planes: Planes) -> Complex[Tensor, "*batch irrep"]:
+def _as_complex(planes: Planes) -> Complex[Tensor, "*#batch irrep"]:
     return torch.view_as_complex(planes.contiguous())
 
 

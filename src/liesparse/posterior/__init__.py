@@ -20,9 +20,9 @@ from liesparse.posterior.base import Nodes as Nodes
 from liesparse.posterior.base import ReferenceEngine as ReferenceEngine
 from liesparse.posterior.base import natural_parameters as natural_parameters
 from liesparse.posterior.base import pose_natural as pose_natural
+from liesparse.posterior.composite_posterior import CompositePosterior as CompositePosterior
 from liesparse.posterior.composition import CompositeEngine as CompositeEngine
 from liesparse.posterior.composition import CompositeExpectation as CompositeExpectation
-from liesparse.posterior.composition import CompositePosterior as CompositePosterior
 from liesparse.posterior.composition import log_likelihood as log_likelihood
 from liesparse.posterior.composition import turn_between as turn_between
 from liesparse.posterior.distribution import TorusPosterior as TorusPosterior

@@ -227,8 +227,8 @@ class GridEngine(GridBased):
 
 
 def natural_parameters(
-    shape_planes: Natural, image_planes: Natural, noise_std: float, pose_prior: Float[Tensor, "irrep 2"]
-) -> Natural:
+    shape_planes: torus.Planes, image_planes: torus.Planes, noise_std: float, pose_prior: Float[Tensor, "irrep 2"]
+) -> torus.Planes:
     """Return η̂ = η + (u₁v₁ + u₂v₂, u₁v₂ - u₂v₁)/σ² for each plane [Chau20, app. B].
 
     u are the planes of the untransformed shape WᵀΦα, v those of the image WᵀI.

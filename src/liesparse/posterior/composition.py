@@ -8,7 +8,6 @@ All is in planes: u₁ = W₁ᵀΦα of the shape, v = W₂ᵀI of the image, an
 from __future__ import annotations
 
 import math
-from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -16,10 +15,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from liesparse import torus
-from liesparse._checks import check_count, check_images, reject
-from liesparse.devices import to_cpu
+from liesparse._checks import check_images, reject
 from liesparse.model import Images, Parameters, compose
-from liesparse.posterior.adaptive import AdaptiveEngine
 from liesparse.posterior.ascent import Ascent, Codes, PerImage, Poses, fista
 from liesparse.posterior.base import Engine, natural_parameters
 from liesparse.torus import Frequencies
@@ -28,13 +25,14 @@ COARSE = {1: 32, 2: 24}  # points of each inner axis at which every image is loo
 FINE = {1: 6, 2: 3}  # how much finer they get
 # FISTA sums over all coarse points in its first steps, then over the best ones, finer ones, and the best of these.
 N_ALL, N_KEPT, KEPT_UNTIL, N_FINER, FINER_UNTIL, N_LAST = 1, 6, 6, 1, 10, 3
-N_CELLS = 2  # coarse ones that are made finer where moments and modes are asked for
+N_CELLS = 3  # coarse ones that are made finer where moments and modes are asked for, or more if they carry mass
+NEGLIGIBLE = 7.0  # nats below the highest point
 N_STARTS, N_STEPS = 3, 15  # points from which modes are climbed to, and steps of Levenberg and Marquardt
 AT_ONCE = 16_384  # outer integrals
-SAME_MODE = 0.1  # radians within which two are one
 
-Planes = Float[Tensor, "batch irrep 2"]
-Points = Float[Tensor, "one_or_batch point inner"]
+Planes = Float[Tensor, "#batch irrep 2"]  # of shapes, u₁; one may be for all images
+Seen = Float[Tensor, "batch outer_irrep 2"]  # of images, v
+Points = Float[Tensor, "#batch point inner"]
 Turn = Float[Tensor, "outer_column column"]  # M
 
 
@@ -42,8 +40,8 @@ class Sums(NamedTuple):
     """What the integrals over the outer torus give at each point of the inner one."""
 
     points: Points
-    inner: Float[Tensor, "batch point irrep 2"]  # R₁u₁
-    shapes: Float[Tensor, "batch point outer_irrep 2"]  # u₂ = MR₁u₁
+    inner: Float[Tensor, "#batch point irrep 2"]  # R₁u₁
+    shapes: Float[Tensor, "#batch point outer_irrep 2"]  # u₂ = MR₁u₁
     rotation: Float[Tensor, "batch point outer_irrep 2"]  # R̄₂
     log_weights: Float[Tensor, "batch point"]
 
@@ -97,7 +95,7 @@ class CompositeEngine:
         if not self.outer.frequencies.equal(parameters.outer.frequencies):
             reject("engine", "the outer group's frequencies", "other ones", "Make it by engine_of(parameters).")
 
-    def at(self, shape: Planes, image: Planes, turn: Turn, points: Points, noise_std: float) -> Sums:
+    def at(self, shape: Planes, image: Seen, turn: Turn, points: Points, noise_std: float) -> Sums:
         """Integrate over the outer torus at some points of the inner one; ``shape`` may be one for all images."""
         n_points = points.shape[1]
         angles = torus.phases(self.frequencies, points)
@@ -108,33 +106,48 @@ class CompositeEngine:
         moments = self.outer.moments(natural.flatten(0, 1))
         energy = shapes.square().sum(dim=(-2, -1)) / (2 * noise_std**2)
         size = len(image), n_points
-        return Sums(
-            points, inner, shapes, moments.rotation.unflatten(0, size), moments.log_partition.view(size) - energy
-        )
+        log_weights = moments.log_partition.view(size) - energy
+        points = points.expand(len(image), -1, -1)
+        return Sums(points, inner, shapes, moments.rotation.unflatten(0, size), log_weights)
 
-    def look(self, shape: Planes, image: Planes, turn: Turn, noise_std: float) -> Sums:
-        """Sum over all coarse points, then over finer ones about the best of them."""
+    def look(self, shape: Planes, image: Seen, turn: Turn, noise_std: float) -> Sums:
+        """Sum over all coarse points, then over finer ones about the best of them, some images at a time."""
+        size = self.at_once
+        if len(image) > size:
+            parts = zip(shape.split(size), image.split(size), strict=True)
+            each = zip(*(self.look(*part, turn, noise_std) for part in parts), strict=True)
+            points, *rest = (torch.cat(part) for part in each)
+            return Sums(points, *rest)
         sums = self.at(shape, image, turn, self._points[None], noise_std)
         if self.whole:
             return sums
         return self.at(shape, image, turn, self._finer(sums, N_CELLS), noise_std)
 
+    @property
+    def at_once(self) -> int:
+        """How many images are looked at together."""
+        return max(1, AT_ONCE // len(self._points))
+
     def _finer(self, sums: Sums, n_cells: int) -> Points:
-        best = self._best(sums, n_cells)
-        return (best[:, :, None] + self._within).flatten(1, 2)
+        return (self._heaviest(sums, n_cells)[:, :, None] + self._within).flatten(1, 2)
+
+    def _heaviest(self, sums: Sums, at_least: int) -> Points:
+        """Return all points that carry mass in any of the images, and at least so many."""
+        near = sums.log_weights > sums.log_weights.amax(dim=1, keepdim=True) - NEGLIGIBLE
+        return self._best(sums, max(at_least, int(near.sum(dim=1).amax())))
 
     def _best(self, sums: Sums, n_points: int) -> Points:
         chosen = sums.log_weights.topk(min(n_points, sums.log_weights.shape[1]), dim=1).indices
-        return sums.points.expand(len(chosen), -1, -1).take_along_dim(chosen[..., None], dim=1)
+        return sums.points.take_along_dim(chosen[..., None], dim=1)
 
     @property
     def log_cell(self) -> float:
         """Log volume that a fine point of the inner torus stands for."""
         return self.inner_dim * math.log(2 * math.pi / (self.n_coarse * self.n_fine))
 
-    def expect(self, shape: Planes, image: Planes, turn: Turn, noise_std: float) -> CompositeExpectation:
+    def expect(self, shape: Planes, image: Seen, turn: Turn, noise_std: float) -> CompositeExpectation:
         """Integrate both poses out at fixed codes, some images at a time."""
-        size = max(1, AT_ONCE // len(self._points))
+        size = self.at_once
         parts = [
             self._expect(each if len(shape) > 1 else shape, rows, turn, noise_std)
             for each, rows in zip(shape.expand(len(image), -1, -1).split(size), image.split(size), strict=True)
@@ -142,7 +155,7 @@ class CompositeEngine:
         joined = [torch.cat(part) for part in zip(*(p._replace(cross=p.log_partition) for p in parts), strict=True)]
         return CompositeExpectation(*joined)._replace(cross=torch.stack([part.cross for part in parts]).sum(dim=0))
 
-    def _expect(self, shape: Planes, image: Planes, turn: Turn, noise_std: float) -> CompositeExpectation:
+    def _expect(self, shape: Planes, image: Seen, turn: Turn, noise_std: float) -> CompositeExpectation:
         sums = self.look(shape, image, turn, noise_std)
         weights = torch.softmax(sums.log_weights, dim=1)[..., None, None]
         image = image[:, None].expand_as(sums.rotation)
@@ -169,7 +182,7 @@ class CompositeEngine:
     def ascend(self, codes: Codes, ascent: Ascent, turn: Turn) -> Codes:
         """Return the codes after all steps of FISTA: the first with all points, then with ever fewer and finer ones."""
         noise_std, atoms = math.sqrt(ascent.variance), ascent.dictionary_planes.flatten(1)
-        size = max(1, AT_ONCE // len(self._points))
+        size = self.at_once
         if len(codes) > size:
             parts = zip(codes.split(size), ascent.image_planes.split(size), strict=True)
             return torch.cat([self.ascend(each, ascent._replace(image_planes=rows), turn) for each, rows in parts])
@@ -201,25 +214,25 @@ class CompositeEngine:
         if n_done == KEPT_UNTIL:
             return self._finer(sums, N_FINER)
         kept = {N_ALL: N_KEPT, FINER_UNTIL: N_LAST * self.inner_dim}.get(n_done)
-        return sums.points if kept is None else self._best(sums, kept)
+        return sums.points if kept is None else self._heaviest(sums, kept)
 
-    def modes(self, shape: Planes, image: Planes, turn: Turn, noise_std: float, *, refine: bool = True) -> Poses:
+    def modes(self, shape: Planes, image: Seen, turn: Turn, noise_std: float, *, refine: bool = True) -> Poses:
         """Return the most probable (s₂, s₁) of each image: from the best points, climbed in all coordinates."""
-        size = max(1, AT_ONCE // len(self._points))
+        size = self.at_once
         parts = zip(shape.split(size), image.split(size), strict=True)
         return torch.cat([self._modes(*each, turn, noise_std, refine) for each in parts])
 
-    def _modes(self, shape: Planes, image: Planes, turn: Turn, noise_std: float, refine: bool) -> Poses:
+    def _modes(self, shape: Planes, image: Seen, turn: Turn, noise_std: float, refine: bool) -> Poses:
         sums = self.look(shape, image, turn, noise_std)
         poses, left = self._starts(sums, shape, image, turn, noise_std, N_STARTS if refine else 1, refine)
         best = left.argmin(dim=1)
         return torus.wrap(poses.take_along_dim(best[:, None, None], dim=1)[:, 0])
 
     def climb(
-        self, shape: Planes, image: Planes, turn: Turn, noise_std: float, n_starts: int
+        self, shape: Planes, image: Seen, turn: Turn, noise_std: float, n_starts: int
     ) -> tuple[Float[Tensor, "batch start torus"], Float[Tensor, "batch start"]]:
         """Return where one gets to from the best points, and ‖v - R₂MR₁u₁‖² there."""
-        size = max(1, AT_ONCE // len(self._points))
+        size = self.at_once
         parts = []
         for each, rows in zip(shape.split(size), image.split(size), strict=True):
             sums = self.look(each, rows, turn, noise_std)
@@ -228,7 +241,7 @@ class CompositeEngine:
         return torch.cat(poses), torch.cat(left)
 
     def _starts(
-        self, sums: Sums, shape: Planes, image: Planes, turn: Turn, noise_std: float, n_starts: int, refine: bool
+        self, sums: Sums, shape: Planes, image: Seen, turn: Turn, noise_std: float, n_starts: int, refine: bool
     ) -> tuple[Float[Tensor, "batch start torus"], Float[Tensor, "batch start"]]:
         n_starts = min(n_starts, sums.log_weights.shape[1])
         inner = self._best(sums, n_starts).flatten(0, 1)
@@ -237,14 +250,14 @@ class CompositeEngine:
         there = (turned.flatten(1) @ turn.T).unflatten(1, (-1, 2))
         natural = natural_parameters(there, image, noise_std, torch.zeros(image.shape[1:]).to(image))
         poses = torch.cat((self.outer.modes(natural).poses[:, 0], inner), dim=1)
-        left = self._linearise(shape, image, turn, poses)[0].square().sum(dim=1)
+        left = self.linearise(shape, image, turn, poses)[0].square().sum(dim=1)
         if refine:
             poses, left = self.refine(shape, image, turn, poses)
         return poses.unflatten(0, (-1, n_starts)), left.view(-1, n_starts)
 
-    def refine(self, shape: Planes, image: Planes, turn: Turn, poses: Poses) -> tuple[Poses, PerImage]:
+    def refine(self, shape: Planes, image: Seen, turn: Turn, poses: Poses) -> tuple[Poses, PerImage]:
         """Lower ‖v - R₂(s₂)MR₁(s₁)u₁‖² by steps of Levenberg and Marquardt; return the poses and what is left."""
-        residual, slopes = self._linearise(shape, image, turn, poses)
+        residual, slopes = self.linearise(shape, image, turn, poses)
         left = residual.square().sum(dim=1)
         damping = torch.full_like(left, 1e-3)
         for _ in range(N_STEPS):
@@ -252,7 +265,7 @@ class CompositeEngine:
             ridge = (damping[:, None] * normal.diagonal(dim1=1, dim2=2) + 1e-9).diag_embed()
             step = torch.linalg.solve(normal + ridge, slopes.mT @ residual[..., None])[..., 0]
             trial = poses + step.nan_to_num(0.0).clamp(-0.5, 0.5)
-            residual_there, slopes_there = self._linearise(shape, image, turn, trial)
+            residual_there, slopes_there = self.linearise(shape, image, turn, trial)
             left_there = residual_there.square().sum(dim=1)
             better = left_there < left
             poses, residual = (
@@ -263,8 +276,8 @@ class CompositeEngine:
             damping = torch.where(better, damping / 4, 4 * damping + 1e-3)
         return poses, left
 
-    def _linearise(
-        self, shape: Planes, image: Planes, turn: Turn, poses: Poses
+    def linearise(
+        self, shape: Planes, image: Seen, turn: Turn, poses: Poses
     ) -> tuple[Float[Tensor, "batch outer_column"], Float[Tensor, "batch outer_column torus"]]:
         """Return v - R₂MR₁u₁, and the derivative of what is taken away by each coordinate of the pose."""
         n = self.outer.torus_dim
@@ -301,124 +314,3 @@ def log_likelihood(parameters: Parameters, images: Images, codes: Codes, engine:
     prior = engine.log_partition(parameters.pose_prior[None])
     natural = natural_parameters(shape, seen, parameters.noise_std, parameters.pose_prior)
     return engine.log_partition(natural) - prior - energy - constant
-
-
-class CompositePosterior:
-    """P(s₂, s₁ | I, α) of some images: where each lies and how it is turned, how surely, and what else it may be.
-
-    The first coordinates are the outer group's. Integrals over the inner torus are sums over its fine points that
-    carry the mass; those over the outer one are its engine's. Poses are in [-π, π].
-    """
-
-    def __init__(self, parameters: Parameters, images: Images, codes: Codes) -> None:
-        assert parameters.outer is not None  # for compositions only
-        self._parameters, self._images, self._codes = parameters, images, codes
-        self.torus_dim = parameters.torus_dim
-        units = torch.eye(parameters.outer_dim, dtype=torch.int64)  # whose moments are those of the coordinates
-        frequencies = torch.cat((to_cpu(parameters.outer.frequencies), units))
-        outer = AdaptiveEngine(frequencies, dtype=parameters.dtype, device=parameters.device)
-        self._engine = CompositeEngine(outer, parameters.frequencies)
-        pad = (0, 0, 0, len(units))
-        self._turn = torch.nn.functional.pad(turn_between(parameters), (0, 0, 0, 2 * len(units)))
-        self._shape = parameters.to_planes(compose(parameters, codes))
-        self._image = torch.nn.functional.pad(parameters.seen_planes(images), pad)
-
-    def __len__(self) -> int:
-        return len(self._images)
-
-    def __getitem__(self, chosen: int | slice) -> CompositePosterior:
-        """Return the posteriors of some of the images, always as a batch."""
-        rows = slice(chosen, chosen + 1 or None) if isinstance(chosen, int) else chosen
-        return CompositePosterior(self._parameters, self._images[rows], self._codes[rows])
-
-    def __repr__(self) -> str:
-        return f"CompositePosterior of {len(self)} image(s), torus_dim = {self.torus_dim}"
-
-    @cached_property
-    def _sums(self) -> Sums:
-        how = self._turn, self._parameters.noise_std
-        size = max(1, AT_ONCE // len(self._engine._points))
-        parts = [
-            self._engine.look(*each, *how)
-            for each in zip(self._shape.split(size), self._image.split(size), strict=True)
-        ]
-        return Sums(*(torch.cat(part) for part in zip(*parts, strict=True)))
-
-    @cached_property
-    def _weights(self) -> Float[Tensor, "batch point"]:
-        return torch.softmax(self._sums.log_weights.double(), dim=1)
-
-    @cached_property
-    def log_partition(self) -> PerImage:
-        """Log of the integral of exp(-‖v - R₂MR₁u₁‖²/2σ²) over both tori, but for the image's own energy."""
-        return torch.logsumexp(self._sums.log_weights.double(), dim=1) + self._engine.log_cell
-
-    @cached_property
-    def _means(self) -> Float[Tensor, "batch torus 2"]:
-        """E[exp(is)] of each coordinate."""
-        weights, n = self._weights[..., None, None], self._parameters.outer_dim
-        outer = self._sums.rotation[:, :, -n:].double()
-        return (weights * torch.cat((outer, torus.features(self._sums.points.double())), dim=2)).sum(dim=1)
-
-    @cached_property
-    def mean(self) -> Poses:
-        """The circular mean of each coordinate."""
-        return torch.atan2(self._means[..., 1], self._means[..., 0])
-
-    @cached_property
-    def width(self) -> Poses:
-        """The circular standard deviation √(-2 ln R) of each coordinate, in radians."""
-        return (-2 * self._means.norm(dim=-1).clamp(1e-300, 1).log()).sqrt()
-
-    @cached_property
-    def entropy(self) -> PerImage:
-        """-∫ P ln P in nats; the uniform density has n ln 2π."""
-        shapes, image = self._sums.shapes, self._image[:, None].expand_as(self._sums.rotation)
-        moved = torus.apply_mean_rotation(shapes, self._sums.rotation)
-        overlap = (moved * image).sum(dim=(-2, -1)) - shapes.square().sum(dim=(-2, -1)) / 2
-        return self.log_partition - (self._weights * overlap.double()).sum(dim=1) / self._parameters.noise_std**2
-
-    @cached_property
-    def mode(self) -> Poses:
-        """The most probable pose ŝ."""
-        return self.modes(1).poses[:, 0]
-
-    def log_prob(self, poses: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """Return ln P(s) at one pose for all images (n,), one for each (batch, n), or many for each (batch, k, n)."""
-        poses = torch.as_tensor(poses).to(self._shape)
-        many = poses.expand(len(self), -1)[:, None] if poses.ndim < 3 else poses
-        k = many.shape[1]
-        left = self._left(many.flatten(0, 1), k).view(len(self), k)
-        energy = self._image.square().sum(dim=(1, 2)).double()[:, None]
-        found = (energy - left) / (2 * self._parameters.noise_std**2) - self.log_partition[:, None]
-        return found if poses.ndim == 3 else found[:, 0]
-
-    def _left(self, poses: Poses, k: int) -> PerImage:
-        shape, image = (each.repeat_interleave(k, dim=0) for each in (self._shape, self._image))
-        return self._engine._linearise(shape, image, self._turn, poses)[0].double().square().sum(dim=1)
-
-    def modes(self, k: int) -> CompositeModes:
-        """Return the ``k`` highest distinct modes, best first; where there are fewer, NaN with ln P = -inf."""
-        n_starts = max(N_STARTS, 2 * check_count("k", k))
-        poses, left = self._engine.climb(self._shape, self._image, self._turn, self._parameters.noise_std, n_starts)
-        order = left.argsort(dim=1)
-        poses = torus.wrap(poses.take_along_dim(order[..., None], dim=1))
-        apart = torus.wrap(poses[:, :, None] - poses[:, None]).norm(dim=-1)
-        repeated = torch.tril(apart < SAME_MODE, diagonal=-1).any(dim=2)
-        chosen = repeated.to(torch.int8).argsort(dim=1, stable=True)[:, :k]
-        missing = repeated.take_along_dim(chosen, dim=1)
-        poses = poses.take_along_dim(chosen[..., None], dim=1)
-        log_prob = self.log_prob(poses).masked_fill(missing, -torch.inf)
-        poses = poses.masked_fill(missing[..., None], torch.nan).double()
-        short = k - poses.shape[1]
-        return CompositeModes(
-            torch.nn.functional.pad(poses, (0, 0, 0, max(0, short)), value=torch.nan),
-            torch.nn.functional.pad(log_prob, (0, max(0, short)), value=-torch.inf),
-        )
-
-
-class CompositeModes(NamedTuple):
-    """Distinct local maxima, highest first."""
-
-    poses: Float[Tensor, "batch mode torus"]
-    log_prob: Float[Tensor, "batch mode"]

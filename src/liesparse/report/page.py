@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from liesparse.figures import FRAME, INK, SIGNED, Array, gif_bytes, mosaic, new_figure, paint, to_png
-from liesparse.posterior import TorusPosterior
+from liesparse.posterior import AnyPosterior, TorusPosterior
 
 N_COLOURS = 200
 BLUE = "#2166ac"
@@ -148,12 +148,12 @@ def draw_lattice(frequencies: NDArray[np.integer], energies: Array) -> bytes:
     return to_png(figure)
 
 
-def draw_posterior(posterior: TorusPosterior) -> bytes:
+def draw_posterior(posterior: AnyPosterior) -> bytes:
     """Return P(s | I, α̂) of one image: a curve, a map, or the curve of each coordinate."""
     n = posterior.torus_dim
     figure, axes = _small_figure(2.6, 2.4)
     axes.set_xticks(*TICKS)
-    if n == 2:
+    if n == 2 and isinstance(posterior, TorusPosterior):
         density = posterior.density(180)[0].clamp(min=1e-300).log()
         depth = (density - density.max()).clamp(min=-FLOOR).T.numpy()  # s₁ to the right
         axes.imshow(depth, cmap="Blues", extent=(-math.pi, math.pi, -math.pi, math.pi), origin="lower")
@@ -163,7 +163,7 @@ def draw_posterior(posterior: TorusPosterior) -> bytes:
     else:
         angles = posterior.axis(180).numpy()
         for axis in range(n):
-            density = posterior.density(180)[0] if n == 1 else posterior.marginal(axis, 180)[0]
+            density = posterior.marginal(axis, 180)[0]
             axes.plot(angles, density.numpy(), linewidth=1.2, label=f"s{subscript(axis)}", color=None if axis else BLUE)
         axes.set_yticks([])
         axes.set_ylim(bottom=0)
