@@ -151,10 +151,10 @@ def test_a_narrow_prior_is_narrow(coder):
 @pytest.mark.slow
 def test_a_prior_keeps_learned_poses_near_its_mode():
     shapes = torch.nn.functional.avg_pool2d(embedded_digits()[None, :3], 4)[0]
-    images = translations(600, max_shift=1.5, sources=shapes, generator=torch.Generator().manual_seed(0)).images
+    images = translations(250, max_shift=1.5, sources=shapes, generator=torch.Generator().manual_seed(0)).images
     spread = {}
     for name, prior in (("uniform", "uniform"), ("narrow", narrow_prior(0.02))):
-        fitted = LieSparseCoder(3, n_irreps=20, n_epochs=3, pose_prior=prior, random_state=0).fit(images)
+        fitted = LieSparseCoder(3, n_irreps=20, n_epochs=2, pose_prior=prior, random_state=0).fit(images)
         spread[name] = float(fitted.infer(images).poses.abs().mean())
     assert spread["narrow"] < 0.03 < spread["uniform"]
 
