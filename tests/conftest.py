@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+import typecheck
 from liesparse import stiefel
 from liesparse.lattice import half_lattice
 from liesparse.model import Parameters, conjugate_prior, uniform_prior
@@ -90,6 +91,10 @@ def rotation_matrix() -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
 @pytest.fixture
 def rng() -> torch.Generator:
     return torch.Generator().manual_seed(20)
+
+
+def pytest_runtest_setup():
+    typecheck.begin()
 
 
 def pytest_collection_modifyitems(items):

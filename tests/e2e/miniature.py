@@ -22,7 +22,7 @@ def make_images(seed: int) -> tuple[TransformedImages, TransformedImages]:
     """Return training images, and test images with other shifts."""
     rng = torch.Generator().manual_seed(seed)
     shapes = torch.nn.functional.avg_pool2d(embedded_digits()[None, :N_SHAPES], 2)[0]
-    train, test = (translations(n, max_shift=3.5, sources=shapes, generator=rng) for n in (10_000, 500))
+    train, test = (translations(n, max_shift=3.5, sources=shapes, generator=rng) for n in (5000, 500))
     return train, test
 
 

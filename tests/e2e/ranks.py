@@ -23,7 +23,7 @@ from liesparse.training import CheckpointPolicy, train
 N_IMAGES, BATCH = 213, 15
 # Codes that start at 0.2 stay above 0: once all codes of an image are 0, rounding alone decides whether they leave it.
 COMMON = Settings(
-    n_epochs=8, batch_size=BATCH, n_grid=16, n_code_steps=8, code_start=0.2, group_rate=0.02, reseed_overlap=0.8
+    n_epochs=4, batch_size=BATCH, n_grid=16, n_code_steps=8, code_start=0.2, group_rate=0.02, reseed_overlap=0.8
 )
 EM = replace(COMMON, posterior="adaptive", method="em", first_memory=10.0)
 METHODS = {"gradient": COMMON, "em": EM, "one shape": EM, "stream": COMMON}

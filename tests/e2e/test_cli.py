@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -10,11 +11,12 @@ import pytest
 
 from liesparse import __version__
 from liesparse.posterior.kernels.library import runnable
-from liesparse.reproduce import bench
+from liesparse.reproduce import bench, figures
 from liesparse.run_directory import load_run
 from shell import COMMAND, run
 
 FEW = "190"  # images; so few that nobody looks for pairs, which takes long
+N_TEST = 300  # held-out images, which take longer than the rest
 ERRORS = ("adaptive_error", "grid50_error", "grid100_error")
 SPEED = ("grid_speedup", "adaptive_time_ratio", "dense_ms", "grid_ms", "adaptive_ms")
 LIMIT = ("limit_fraction", "limit_ms", "gflops", "ns_per_exponential")
@@ -41,6 +43,19 @@ def test_public_names_all_load():
     subprocess.run([sys.executable, "-c", code], check=True)
     bad = subprocess.run([sys.executable, "-c", "import liesparse; liesparse.nothing"], capture_output=True, text=True)
     assert "AttributeError: No liesparse attribute nothing" in bad.stderr
+
+
+def with_few_test_images(module):
+    """Return a command like ``COMMAND`` that holds out fewer images than usual."""
+    code = f"from liesparse.reproduce import {module} as m; m.N_TEST = {N_TEST}; from liesparse.cli import main; main()"
+    return [sys.executable, "-c", code]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_test_images():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(figures, "N_TEST", N_TEST)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +102,8 @@ def test_demo_says_when_it_cannot_write(tmp_path):
 
 def test_demo_tells_its_result_when_the_disk_is_full(tmp_path):
     """A limit on file size stands in for a full disk: the first large write fails."""
-    command = " ".join([*COMMAND, "demo", "--out", str(tmp_path / "runs"), "--epochs", "1", "--images", FEW])
+    arguments = ["demo", "--out", str(tmp_path / "runs"), "--epochs", "1", "--images", FEW]
+    command = shlex.join([*with_few_test_images("figures"), *arguments])
     done = subprocess.run(
         ["bash", "-c", f"trap '' XFSZ; ulimit -f 64; {command}"],
         capture_output=True,
@@ -144,7 +160,8 @@ def test_table1_says_where_it_looked_for_mnist(tmp_path):
 
 
 def test_interrupted_table1_keeps_its_cells(tmp_path):
-    arguments = [*COMMAND, "reproduce", "table1", "--rows", "translation", "--out", str(tmp_path)]
+    command = with_few_test_images("table1")
+    arguments = [*command, "reproduce", "table1", "--rows", "translation", "--out", str(tmp_path)]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:

@@ -6,10 +6,20 @@ import sys
 
 import pytest
 
+from liesparse.reproduce import table1
 from shell import run
 
-COMMAND = [sys.executable, "-m", "liesparse", "reproduce", "figures"]
+N_TEST = 300  # held-out images; to measure the usual 10,000 takes longer than all the rest
+LIESPARSE = f"from liesparse.reproduce import table1; table1.N_TEST = {N_TEST}; from liesparse.cli import main; main()"
+COMMAND = [sys.executable, "-c", LIESPARSE, "reproduce", "figures"]
 TINY = ["--images", "190", "--epochs", "2"]  # so few that nobody looks for pairs
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_test_images():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(table1, "N_TEST", N_TEST)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -11,11 +11,11 @@ import torch
 DOCS = Path(__file__).parents[2] / "docs"
 SCRIPTS = sorted([*DOCS.glob("howto/*.py"), *DOCS.glob("tutorial/*.py")])
 SMALL = {
-    "first_model": {"N_IMAGES = 20_000": "N_IMAGES = 2000", "N_EPOCHS = 10": "N_EPOCHS = 2"},
+    "first_model": {"N_IMAGES = 20_000": "N_IMAGES = 190", "N_EPOCHS = 10": "N_EPOCHS = 2"},
     "discover": {"= 20_000, 10, 1000": "= 190, 9, 100"},
     "canonicalize": {"= 20_000, 10, 1000": "= 190, 9, 100"},
     "classify": {"= 20_000, 10, 1000": "= 190, 9, 100"},
-    "three": {"= 20_000, 6, 1000": "= 190, 9, 300", "(1,), 10_000": "(1,), 190"},
+    "three": {"= 20_000, 6, 1000": "= 190, 3, 200", "(1,), 10_000": "(1,), 190"},
     "layer": {"= (0, 1, 2), 1000, 1000": "= (0,), 150, 200"},
     "prior": {"n=1500,n_test=500": "n=400,n_test=200", "N_EPOCHS = 9": "N_EPOCHS = 1"},
 }

@@ -57,7 +57,7 @@ def alone(tmp_path_factory, shards):
 
 def assert_same(found, expected):
     (found, told), (expected, wanted) = load_model(found), load_model(expected)
-    assert told["steps"] == wanted["steps"] == 120
+    assert told["steps"] == wanted["steps"] == 60
     for name in ("group_basis", "dictionary"):
         assert float((getattr(found, name) - getattr(expected, name)).abs().max()) < 1e-5
 

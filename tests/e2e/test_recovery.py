@@ -20,7 +20,7 @@ from liesparse.metrics import evaluate
 from liesparse.model import Parameters
 from liesparse.posterior import AdaptiveEngine, GridEngine, pose_natural
 
-SEEDS, ENOUGH = range(6), 5
+SEEDS, MORE, ENOUGH = range(4), range(4, 6), 5
 SCRIPT = Path(__file__).with_name("miniature.py")
 _spec = importlib.util.spec_from_file_location("miniature", SCRIPT)
 miniature = importlib.util.module_from_spec(_spec)
@@ -32,13 +32,16 @@ class Learned(NamedTuple):
     test: TransformedImages
 
 
+def train(seeds: range, folder: Path) -> list[Learned]:
+    command = [sys.executable, str(SCRIPT), str(folder)]
+    processes = [subprocess.Popen([*command, *map(str, own)]) for own in (seeds[::2], seeds[1::2])]
+    assert [process.wait(timeout=600) for process in processes] == [0, 0]
+    return [Learned(load_model(folder / f"{seed}.safetensors")[0], miniature.make_images(seed)[1]) for seed in seeds]
+
+
 @pytest.fixture(scope="module")
 def learned(tmp_path_factory) -> list[Learned]:
-    folder = tmp_path_factory.mktemp("miniature")
-    command = [sys.executable, str(SCRIPT), str(folder)]
-    processes = [subprocess.Popen([*command, *map(str, seeds)]) for seeds in (SEEDS[::2], SEEDS[1::2])]
-    assert [process.wait(timeout=600) for process in processes] == [0, 0]
-    return [Learned(load_model(folder / f"{seed}.safetensors")[0], miniature.make_images(seed)[1]) for seed in SEEDS]
+    return train(SEEDS, tmp_path_factory.mktemp("miniature"))
 
 
 def correlation_of_pose_and_shift(model: Parameters, test: TransformedImages) -> float:
@@ -57,17 +60,29 @@ def correlation_of_pose_and_shift(model: Parameters, test: TransformedImages) ->
     return float((1 - unexplained).clamp(min=0).sqrt().min())
 
 
-def test_most_trainings_explain_new_images_and_find_the_shift(learned):
-    outcomes = []
-    for model, test in learned:
-        found = evaluate(model, test.images, AdaptiveEngine(model.frequencies))
-        correlation = correlation_of_pose_and_shift(model, test)
-        outcomes.append((found.snr, found.active_codes, found.templates_alive, correlation))
-    good = [
-        snr > 20 and active < 1.5 and alive == miniature.N_SHAPES and correlation > 0.98
-        for snr, active, alive, correlation in outcomes  # sparse coding without a group stays below an SNR of 5 here
-    ]
-    assert sum(good) >= ENOUGH, outcomes
+class Outcome(NamedTuple):
+    snr: float
+    active: float
+    alive: int
+    correlation: float
+
+    @property
+    def good(self) -> bool:  # sparse coding without a group stays below an SNR of 5 here
+        return self.snr > 20 and self.active < 1.5 and self.alive == miniature.N_SHAPES and self.correlation > 0.98
+
+
+def judge(model: Parameters, test: TransformedImages) -> Outcome:
+    found = evaluate(model, test.images, AdaptiveEngine(model.frequencies))
+    correlation = correlation_of_pose_and_shift(model, test)
+    return Outcome(found.snr, found.active_codes, found.templates_alive, correlation)
+
+
+def test_most_trainings_explain_new_images_and_find_the_shift(learned, tmp_path):
+    """All of the first four, or else five of six."""
+    outcomes = [judge(*one) for one in learned]
+    if not all(outcome.good for outcome in outcomes):
+        outcomes += [judge(*one) for one in train(MORE, tmp_path)]
+        assert sum(outcome.good for outcome in outcomes) >= ENOUGH, outcomes
 
 
 def test_moments_of_a_trained_model_are_right_to_a_thousandth(learned):

@@ -44,7 +44,7 @@ def wait_for(folder, step, process):
 def test_kills_at_random_moments(untouched, tmp_path):
     folder, out = tmp_path / "run", tmp_path / "model.safetensors"
     dice = random.Random(1)
-    for step in sorted(dice.sample(range(1, 1100), 5)):
+    for step in sorted(dice.sample(range(1, 500), 5)):
         process = launch(folder, out)
         wait_for(folder, step, process)
         time.sleep(0.03 * dice.random())

@@ -37,7 +37,7 @@ def main(folder: str, out: str, deadly: str = "", count: str = "0") -> None:
     data = images()
     start = random_start(64, n_components=5, n_irreps=12, include_zero=True, generator=rng)
     start = start_from_data(start, data, generator=rng)
-    settings = Settings(n_epochs=40, batch_size=20, posterior="adaptive", method="em", lattice="fitted")
+    settings = Settings(n_epochs=20, batch_size=20, posterior="adaptive", method="em", lattice="fitted")
     checkpoints = CheckpointPolicy(Path(folder), every=7)
     trained = train(start, data, settings, generator=rng, monitor_images=data[:20], checkpoints=checkpoints)
     save_model(out, trained.parameters, {"history": trained.history})

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from liesparse import pairs
 from liesparse.data import embedded_digits, translations
 from liesparse.inference import infer_codes, map_poses
 from liesparse.initialization import known_translation
@@ -72,6 +73,8 @@ def test_random_signals_are_found_by_most_starts():
         ]
         pure = float(torch.stack([data.labels == winners, data.labels != winners]).float().mean(dim=1).max())
         solved += min(agreement) > 0.95 and pure > 0.95 and 0.4 < start.pair_share < 0.6
+        if solved == 3:  # of four: enough, whatever the last would say
+            break
     assert solved >= 3
 
 
@@ -98,6 +101,14 @@ def test_images_are_sorted_by_shape_when_the_motion_is_known():
     assert sorted(best.argmax(dim=1).tolist()) == [0, 1, 2, 3]
 
 
+@pytest.fixture
+def few_steps(monkeypatch):
+    """Look for the motion for a short time, where it need not be found."""
+    monkeypatch.setattr(pairs, "NEAR_STEPS", 60)
+    monkeypatch.setattr(pairs, "FAR_STEPS", 20)
+
+
+@pytest.mark.usefixtures("few_steps")
 def test_the_start_stays_in_its_span_and_repeats(rng):
     data = shifted_signals(300, rng, n_signals=2, length=30)
     recipe = load_recipe("best").with_values({"start": "data"})
@@ -116,6 +127,7 @@ def test_the_start_stays_in_its_span_and_repeats(rng):
     assert_close(model.dictionary.norm(dim=0), torch.ones(5))
 
 
+@pytest.mark.usefixtures("few_steps")
 def test_several_starts_say_how_many_agree(rng):
     data = shifted_signals(300, rng, n_signals=2, length=20)
     recipe = load_recipe("best").with_values({"n_init": 2, "learning.n_epochs": 1})

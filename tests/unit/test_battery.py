@@ -1,11 +1,14 @@
 """The battery: its images, what counts as solved, and its table."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from liesparse.data import embedded_digits, translations
 from liesparse.initialization import known_translation, random_start, start_from_data
 from liesparse.recipes import load_recipe
+from liesparse.reproduce import battery
 from liesparse.reproduce.battery import (
     EVERY,
     KNOWN,
@@ -61,7 +64,9 @@ def test_a_shape_without_a_template_is_missing():
     assert not found["solved"]
 
 
-def test_a_cell_is_learned_and_counted_in_the_table():
+def test_a_cell_is_learned_and_counted_in_the_table(monkeypatch):
+    monkeypatch.setitem(battery.EVERY, "signals", replace(PROBLEMS["signals"], n_images=600))
+    monkeypatch.setattr(battery, "N_TEST", 300)
     recipe = load_recipe("best").with_values({"learning.n_epochs": 1, "n_init": 2, "start": "data"})
     cell = run_cell("signals", True, 7, recipe)
     assert (cell.problem, cell.n_components, cell.seed, cell.starts) == ("signals", 6, 7, 2)

@@ -88,7 +88,7 @@ def registries():
 def test_python_in_the_pages_runs(page, number, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("liesparse.settings.MOST_EPOCHS", 2)  # and fewer images: the page is not there to wait for
-    code = python_blocks(page)[number].replace("30_000", "300")
+    code = python_blocks(page)[number].replace("30_000", "190")
     exec(compile(code, f"{page}, block {number + 1}", "exec"), {"__name__": "page"})
 
 
