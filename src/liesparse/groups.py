@@ -76,9 +76,12 @@ class LearnedTorus(Composable):
 
 @dataclass(frozen=True)
 class Composition:
-    """Two groups: the inner one moves a shape, then the outer one, which is known, moves what came out."""
+    """Two groups: the inner one moves a shape, then the outer one moves what came out.
 
-    outer: KnownGroup
+    An outer group that is to be learned is learned first, alone and with more shapes, and then held.
+    """
+
+    outer: KnownGroup | LearnedTorus
     inner: KnownGroup | LearnedTorus
 
     @property
@@ -97,9 +100,9 @@ Group = KnownGroup | LearnedTorus | Composition
 
 def compose(outer: Any, inner: Any) -> Composition:
     """Return two groups one after the other, as ``outer @ inner`` does."""
-    if not isinstance(outer, KnownGroup) or not isinstance(inner, KnownGroup | LearnedTorus):
-        fix = "Write known @ known or known @ LearnedTorus(n); a learned outer group is learned first, then Fixed."
-        reject("group", "two parts, the outer one known", f"{outer!r} @ {inner!r}", fix)
+    if not all(isinstance(part, KnownGroup | LearnedTorus) for part in (outer, inner)):
+        fix = "Write Translations(28, 28) @ Rotations(28, 28), or with LearnedTorus(1) in the place of either."
+        reject("group", "two groups", f"{outer!r} @ {inner!r}", fix)
     return Composition(outer, inner)
 
 
@@ -222,7 +225,7 @@ def _radians(n_axes: int) -> tuple[Coordinate, ...]:
 
 
 NAMES = ("learned", "translation", "shift", "rotation")
-COMPOSED = tuple(f"{outer}@{inner}" for outer in NAMES[1:] for inner in NAMES if outer != inner)
+COMPOSED = tuple(f"{outer}@{inner}" for outer in NAMES for inner in NAMES if outer != inner or outer == "learned")
 
 
 def find_group(name: Any, image_shape: tuple[int, ...], torus_dim: int = 2) -> Group:
@@ -230,7 +233,8 @@ def find_group(name: Any, image_shape: tuple[int, ...], torus_dim: int = 2) -> G
     check_choice("group", name, (*NAMES, *COMPOSED))
     outer, composed, inner = name.partition("@")
     if composed:
-        return compose(find_group(outer, image_shape), find_group(inner, image_shape, torus_dim))
+        learned = 1 if outer == "learned" else torus_dim  # two learned axes outside, one inside
+        return compose(find_group(outer, image_shape), find_group(inner, image_shape, learned))
     if name == "learned":
         return LearnedTorus(torus_dim)
     if name == "shift":

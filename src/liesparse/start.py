@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from liesparse.batches import ShuffledArrays
-from liesparse.groups import Basis, Composition, LearnedTorus
+from liesparse.groups import Basis, Composition, KnownGroup, LearnedTorus
 from liesparse.initialization import PAPER_NOISE, random_start, start_from_data, suggest_noise
 from liesparse.learning import engine_for, learn, resume
 from liesparse.metrics import examine, infer
@@ -152,24 +152,29 @@ def _start_of_composition(
     recipe: Recipe,
     generator: torch.Generator,
 ) -> Parameters:
-    """Return a start with a known outer group.
+    """Return a start with an outer group, known or learned first.
 
     The outer group alone, with more shapes, brings the images together; what is left is the inner group's part, and
     its basis, known or to be learned, is taken from there.
     """
-    outer = Outer(*group.outer.make_basis(images, n_irreps))
-    alone = replace(model, group=group.outer, n_components=min(MORE_SHAPES * model.n_components, len(images)))
-    first = make_start(images, alone, recipe, generator=generator).parameters
+    alone = replace(model, n_components=min(MORE_SHAPES * model.n_components, len(images)))
+    first = make_start(images, _with_group(alone, group.outer), recipe, generator=generator).parameters
+    outer = Outer(first.group_basis, first.frequencies)
     engine = engine_for(first, recipe.learning)
     together = undo_transform(first, images, infer(first, images, engine).poses)
     together = torch.nn.functional.normalize(together, dim=1)
     if isinstance(group.inner, LearnedTorus):
-        inner = replace(model, group=None, torus_dim=group.inner.torus_dim)
-        found = make_start(together, inner, recipe, generator=generator).parameters
+        found = make_start(together, _with_group(model, group.inner), recipe, generator=generator).parameters
         basis = Basis(found.group_basis, found.frequencies)
     else:
         basis = group.inner.make_basis(together, n_irreps)
     return _start_of_group(images, model, basis, recipe, generator, outer)
+
+
+def _with_group(model: ModelSettings, group: KnownGroup | LearnedTorus) -> ModelSettings:
+    if isinstance(group, LearnedTorus):
+        return replace(model, group=None, torus_dim=group.torus_dim)
+    return replace(model, group=group)
 
 
 def _settle(

@@ -11,7 +11,7 @@ import math
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from liesparse._checks import reject
@@ -27,6 +27,8 @@ LEAST_EXPLAINED = 0.85  # of the pictures, noise apart
 LEFT = 3.0  # what may be left, over what plain sparse coding leaves by its many codes, noise apart in both
 MOST_NOISE = 0.99
 LEAST_EFFECT = 0.02  # share of a picture that must change along a motion
+N_GAPS, LEAST_FILLED, LEAST_SEEN = 3, 0.25, 12  # gaps between poses, what must lie outside them, and of how many images
+IMAGES_PER_TEMPLATE, MOST_IMAGES = 40, 2000  # whose poses say so
 N_PLAIN, PLAIN_EPOCHS = 4000, 4  # images and passes of plain sparse coding
 NUMBERS = {0: "no motion", 1: "one motion", 2: "two motions", 3: "three motions"}
 
@@ -90,8 +92,8 @@ def judge(
     given: bool = False,
 ) -> Verdict:
     """Return the verdict on a model from ``images``; plain sparse coding learns from other ``training_images``."""
-    _, _, codes, poses, found = infer(parameters, images, engine)
-    effects = motion_effects(parameters, codes, poses)
+    _, _, codes, _, found = infer(parameters, images, engine)
+    effects = motion_effects(parameters, *_poses_of_many(parameters, training_images, engine))
     dictionary = plain_dictionary(parameters, training_images).to(images)
     shared: dict[str, Any] = {"noise_std": parameters.noise_std, "sparsity": parameters.sparsity}
     plain_codes = infer_sparse_codes(dictionary, images, **shared)
@@ -124,6 +126,7 @@ def motion_effects(
     """Return how much a picture changes along each principal direction of the poses: 0 not at all, 1 all of it.
 
     The poses are taken about the mean of their template. Along a direction each picture is moved to that mean.
+    Where the poses only jump between a few places, that is no motion: it makes a few still pictures of one template.
     """
     moved = reconstruct(parameters, codes, poses)
     energy = float(moved.square().sum())
@@ -136,9 +139,32 @@ def motion_effects(
     directions = torch.linalg.eigh(apart.T @ apart).eigenvectors
     effects = []
     for direction in directions.T:
-        still = reconstruct(parameters, codes, poses - (apart @ direction)[:, None] * direction)
-        effects.append(float((moved - still).square().sum()) / (2 * energy))
+        along = apart @ direction
+        still = reconstruct(parameters, codes, poses - along[:, None] * direction)
+        effect = float((moved - still).square().sum()) / (2 * energy)
+        effects.append(effect if share_filled(along, largest) >= LEAST_FILLED else 0.0)
     return tuple(sorted(effects, reverse=True))
+
+
+def share_filled(along: Float[Tensor, " image"], template: Int[Tensor, " image"]) -> float:
+    """Return how much of their range the poses fill, but for the three largest gaps, over templates of many images."""
+    shares, counts = [], []
+    for each in template.unique():
+        ordered = along[template == each].sort().values
+        gaps = ordered.diff()
+        if len(ordered) >= LEAST_SEEN and float(gaps.sum()) > 0:
+            shares.append(1 - float(gaps.topk(N_GAPS).values.sum() / gaps.sum()))
+            counts.append(len(ordered))
+    return sum(share * count for share, count in zip(shares, counts, strict=True)) / sum(counts) if counts else 1.0
+
+
+def _poses_of_many(
+    parameters: Parameters, images: Float[Tensor, "image pixel"], engine: AnyEngine
+) -> tuple[Float[Tensor, "many component"], Float[Tensor, "many torus"]]:
+    wanted = min(MOST_IMAGES, IMAGES_PER_TEMPLATE * parameters.n_components)
+    parts = [infer(parameters, batch, engine)[2:4] for batch in images[:wanted].split(250)]
+    codes, poses = zip(*parts, strict=True)
+    return torch.cat(codes), torch.cat(poses)
 
 
 def code_cost(codes: Float[Tensor, "image component"], sparsity: float) -> Float[Tensor, " image"]:

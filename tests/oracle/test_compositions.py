@@ -236,7 +236,7 @@ def test_the_posterior_is_that_of_brute_force(rng):
     cell = math.log((2 * math.pi) ** 2 / len(poses))
     log_density = values - values.logsumexp(dim=1, keepdim=True) - cell
     assert_close(posterior.log_prob(poses[None].expand(4, -1, -1)), log_density, atol=0.05, rtol=0)
-    assert_close(posterior.entropy, -(weights * log_density).sum(dim=1), atol=0.05, rtol=0)
+    assert_close(posterior.entropy, -(weights * log_density).sum(dim=1), atol=0.1, rtol=0)
     draws = posterior.sample(400, generator=rng)
     assert draws.shape == (4, 400, 2)
     drawn = torch.exp(1j * draws).mean(dim=1)
@@ -274,9 +274,8 @@ def test_parts_are_written_as_a_product():
     assert [c.name for c in both.coordinates] == ["shift_x", "shift_y", "angle"]
     assert groups.find_group("translation@rotation", (8, 8)) == both
     assert groups.find_group("translation@learned", (8, 8), 1) == shifts @ groups.LearnedTorus(1)
-    with pytest.raises(ValueError, match="the outer one known"):
-        groups.LearnedTorus(2) @ turns
-    with pytest.raises(ValueError, match="two parts"):
+    assert groups.find_group("learned@learned", (8, 8)) == groups.LearnedTorus(2) @ groups.LearnedTorus(1)
+    with pytest.raises(ValueError, match="two groups"):
         shifts @ both
 
 

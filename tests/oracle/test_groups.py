@@ -126,9 +126,10 @@ def test_with_a_known_group_a_few_hundred_images_are_enough(known, shifted):
 
 
 def test_the_known_basis_is_not_learned(known, shifted):
-    basis = groups.Translations(14, 14).make_basis(shifted.images, 98)
-    assert_close(known.model_.group_basis, basis.group_basis, atol=0, rtol=0)
-    assert known.model_.frequencies.equal(basis.frequencies)
+    basis = groups.Translations(14, 14).make_basis(shifted.images, 98)  # all that there are, if in another order
+    waves, found = ({tuple(row) for row in each.tolist()} for each in (basis.frequencies, known.model_.frequencies))
+    assert waves == found
+    assert_close(known.model_.group_basis @ known.model_.group_basis.T, basis.group_basis @ basis.group_basis.T)
     by_gradient = Settings(n_epochs=1, learn_group=False)
     learned = learn(known.model_, shifted.images[:100], by_gradient, generator=torch.Generator().manual_seed(0))
     assert learned.group_basis.equal(known.model_.group_basis)

@@ -126,6 +126,34 @@ def battery(
         common.write_numbers([one._asdict() for one in cells], json)
 
 
+@app.command("groups")
+def compose_groups(
+    problems: Annotated[str, Option(help="Problems, separated by commas, or all.")] = "all",
+    seeds: Annotated[int, Option(min=1, help="How many seeds: 0, 1, 2, ...")] = 3,
+    first_seed: Annotated[int, Option(min=0, help="The first of them.")] = 0,
+    json: JsonOption = None,
+) -> None:
+    """Learn pictures that are shifted and turned, with both groups known, one of them, or none.
+
+    Of several seeds the table has the worst. After each problem the JSON file is written.
+    """
+    import os
+
+    from liesparse.reproduce import groups as work
+
+    names = list(work.PROBLEMS) if problems == "all" else _choose_rows(problems, list(work.PROBLEMS))
+    cells: list[work.Cell] = []
+    with common.ProgressBar("groups") as bar:
+        for cell in work.run(names, list(range(first_seed, first_seed + seeds)), os.cpu_count() or 1):
+            cells.append(cell)
+            bar.show(f"{cell.problem}, seed {cell.seed}: SNR {cell.snr:.1f}", len(cells), seeds * len(names), line=True)
+            if str(json) != "-":
+                common.write_numbers([one._asdict() for one in cells], json)
+    common.print_table("Groups, the worst of all seeds", *work.table(cells))
+    if str(json) == "-":
+        common.write_numbers([one._asdict() for one in cells], json)
+
+
 @app.command()
 def figures(
     rows: Annotated[

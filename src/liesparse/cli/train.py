@@ -56,7 +56,7 @@ def train(
         settings = parse_values(values or [])
         load_recipe(recipe).with_values(settings)
         devices.choose_device(device)
-        check_choice("--group", group, groups.NAMES)
+        check_choice("--group", group, (*groups.NAMES, *groups.COMPOSED))
     model: dict[str, Any] = {"n_irreps": irreps or "auto", "torus_dim": torus_dim, "group": group}
     model |= {"multiplicity": multiplicity or "auto", "sparsity": sparsity, "noise_std": noise_std or "auto"}
     how: dict[str, Any] = {"recipe": recipe, "n_epochs": epochs, "settings": settings or None, "random_state": seed}

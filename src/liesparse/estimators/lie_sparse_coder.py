@@ -19,7 +19,7 @@ from liesparse.data import ShardBatches, Shards
 from liesparse.devices import choose_device, to_cpu
 from liesparse.estimators.posed_coder import PosedCoder
 from liesparse.files import Sealed
-from liesparse.groups import Composition, Fixed, Group, KnownGroup, LearnedTorus, compose, find_group
+from liesparse.groups import Basis, Composition, Fixed, Group, KnownGroup, LearnedTorus, compose, find_group
 from liesparse.learning import advance, engine_for
 from liesparse.model import Parameters, PosePrior
 from liesparse.parallel import ALONE
@@ -230,15 +230,17 @@ class LieSparseCoder(PosedCoder):
     def _group(self) -> Group:
         if isinstance(self.group, KnownGroup | LearnedTorus | Composition):
             return self.group
-        outer, composed, inner = self.group.partition("@") if isinstance(self.group, str) else (self.group, "", "")
-        if Fixed.name in (outer, inner) and hasattr(self, "model_"):  # as a file has it
-            own = Fixed(self.model_.group_basis, self.model_.frequencies)
-            if not composed or self.model_.outer is None:
-                return own
-            known = Fixed(*self.model_.outer) if outer == Fixed.name else find_group(outer, self.image_shape_)
-            rest = own if inner == Fixed.name else find_group(inner, self.image_shape_, self.torus_dim)
-            return compose(known, rest)
+        names = self.group.split("@") if isinstance(self.group, str) else []
+        if hasattr(self, "model_") and (len(names) > 1 or Fixed.name in names):  # as a file has it
+            own = Basis(self.model_.group_basis, self.model_.frequencies)
+            bases = [own] if self.model_.outer is None else [Basis(*self.model_.outer), own]
+            if len(names) == len(bases):
+                parts = [self._part(*each) for each in zip(names, bases, strict=True)]
+                return compose(*parts) if len(parts) > 1 else parts[0]
         return find_group(self.group, self.image_shape_, self.torus_dim)
+
+    def _part(self, name: str, basis: Basis) -> Group:
+        return Fixed(*basis) if name == Fixed.name else find_group(name, self.image_shape_, basis.frequencies.shape[1])
 
     def poses_in_units(self, poses: Any) -> dict[str, Any]:
         """Return poses of a known group as columns in its own units, named as ``shift_x (pixels)``."""
