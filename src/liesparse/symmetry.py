@@ -175,13 +175,20 @@ def _fit_template(poses: Tensor, truth: Tensor) -> Tensor:
 
 
 def apply_generator(parameters: Parameters, images: Images, axis: int) -> Images:
-    """Return G_j I = W diag(ω_lj J) Wᵀ I, the derivative of T(s) I along axis j at s = 0 [Chau20, eq. 1]."""
+    """Return G_j I = W diag(ω_lj J) Wᵀ I, the derivative of T(s) I along axis j at s = 0 [Chau20, eq. 1].
+
+    Of two groups each axis has the generator of its own.
+    """
     if not 0 <= axis < parameters.torus_dim:
         reject("axis", f"0 <= axis < torus_dim = {parameters.torus_dim}", str(axis), "Axes count from 0.")
     check_matrix("images", images, ("batch", None), ("n_pixels", parameters.n_pixels), parameters.dtype)
-    x, y = parameters.to_planes(images).unbind(-1)
-    omega = parameters.frequencies[:, axis].to(images)
-    return parameters.from_planes(torch.stack((-omega * y, omega * x), dim=-1))
+    basis, frequencies = parameters.group_basis, parameters.frequencies
+    if parameters.outer is not None and axis < parameters.outer_dim:
+        basis, frequencies = parameters.outer
+    else:
+        axis -= parameters.outer_dim
+    turned = torus.quarter(torus.to_planes(basis, images)) * frequencies[:, axis, None].to(images)
+    return turned.flatten(1) @ basis.T
 
 
 def apply_fields(images: Pictures) -> Float[Tensor, "field batch height width *colour"]:

@@ -242,6 +242,11 @@ class LieSparseCoder(PosedCoder):
     def _part(self, name: str, basis: Basis) -> Group:
         return Fixed(*basis) if name == Fixed.name else find_group(name, self.image_shape_, basis.frequencies.shape[1])
 
+    def coordinate_names(self) -> list[str] | None:
+        """Return the names of the pose's coordinates, where a part of the group is known."""
+        group = self._group()
+        return None if isinstance(group, LearnedTorus) else [each.name for each in group.coordinates]
+
     def poses_in_units(self, poses: Any) -> dict[str, Any]:
         """Return poses of a known group as columns in its own units, named as ``shift_x (pixels)``."""
         group = self._group()

@@ -123,11 +123,16 @@ class CompositePosterior:
         missing = repeated.take_along_dim(chosen, dim=1)
         poses = poses.take_along_dim(chosen[..., None], dim=1)
         log_prob = self.log_prob(poses).masked_fill(missing, -torch.inf)
+        shape, image = (each.repeat_interleave(poses.shape[1], dim=0) for each in (self._shape, self._image))
+        _, slopes = self._engine.linearise(shape, image, self._turn, poses.flatten(0, 1))
+        curvature = (slopes.mT @ slopes / self._parameters.noise_std**2).unflatten(0, (len(self), -1)).double()
         poses = poses.masked_fill(missing[..., None], torch.nan).double()
-        short = k - poses.shape[1]
+        short = max(0, k - poses.shape[1])
+        pad = torch.nn.functional.pad
         return CompositeModes(
-            torch.nn.functional.pad(poses, (0, 0, 0, max(0, short)), value=torch.nan),
-            torch.nn.functional.pad(log_prob, (0, max(0, short)), value=-torch.inf),
+            pad(poses, (0, 0, 0, short), value=torch.nan),
+            pad(log_prob, (0, short), value=-torch.inf),
+            pad(curvature, (0, 0, 0, 0, 0, short)),
         )
 
     @staticmethod
@@ -182,3 +187,4 @@ class CompositeModes(NamedTuple):
 
     poses: Float[Tensor, "batch mode torus"]
     log_prob: Float[Tensor, "batch mode"]
+    curvature: Float[Tensor, "batch mode torus torus"]  # JᵀJ/σ², as near a mode the residual is noise

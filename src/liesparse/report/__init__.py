@@ -83,6 +83,7 @@ def write_report(
     content = page.render(
         title=title,
         found=found,
+        names=coder.coordinate_names(),
         n_given=len(test),
         facts=facts or {},
         metrics=metrics or {},

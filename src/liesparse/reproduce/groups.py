@@ -84,8 +84,8 @@ PROBLEMS = {
     "known@known": Problem(_moved_digits, SHIFTS @ TURNS, 10_000, 10, "SNR 18, R 0.98"),
     "known@learned": Problem(_moved_digits, SHIFTS @ LearnedTorus(1), 10_000, 10, "SNR 13, R 0.95"),
     "learned@learned": Problem(_moved_digits, LearnedTorus(2) @ LearnedTorus(1), 10_000, 10, "none (SNR 9, R 0.9)"),
-    "three axes": Problem(_moved_digits, None, 10_000, 10, "none", torus_dim=3),
-    "any angle": Problem(_turned_shapes, SHIFTS @ TURNS, 10_000, 5, "purity 0.98, angle 3°", any_angle=True),
+    "three-axes": Problem(_moved_digits, None, 10_000, 10, "none", torus_dim=3),
+    "any-angle": Problem(_turned_shapes, SHIFTS @ TURNS, 10_000, 5, "purity 0.98, angle 3°", any_angle=True),
     "particles": Problem(
         particles,
         Translations(PARTICLE_SIZE, PARTICLE_SIZE) @ Rotations(PARTICLE_SIZE, PARTICLE_SIZE),
@@ -94,7 +94,7 @@ PROBLEMS = {
         "purity 0.95, angle 5°, shift 0.5 px",
         any_angle=True,
     ),
-    "known, 500 images": Problem(
+    "known-500": Problem(
         lambda n, g: translations(n, sources=embedded_digits(), generator=g), SHIFTS, 500, 10, "all ten, SNR 30"
     ),
 }

@@ -30,7 +30,7 @@ from liesparse.data.images import Preprocessing
 from liesparse.data.pictures import decode_all
 from liesparse.devices import to_cpu
 from liesparse.estimators import LieSparseCoder, SparseCoder
-from liesparse.posterior import Engine, log_likelihood, make_engine, pose_natural
+from liesparse.posterior import AnyEngine, CompositeEngine, CompositePosterior, engine_of, log_likelihood, pose_natural
 from liesparse.run_directory import load_run
 
 FOLDER = Path(__file__).parent / "page"
@@ -72,7 +72,7 @@ class Session(NamedTuple):
     title: str
     coder: LieSparseCoder
     baseline: SparseCoder | None
-    engine: Engine
+    engine: AnyEngine
     examples: Float[Tensor, "image pixel"]
 
 
@@ -93,8 +93,7 @@ def open_session(folder: Path | None = None, *, data_dir: Path | None = None) ->
         logger.warning("No test images to show: %s", error)
         test = torch.zeros(0, model.n_pixels)
     chosen = torch.linspace(0, len(test) - 1, min(N_EXAMPLES, len(test))).round().long()  # evenly spread
-    engine = make_engine("auto", model.frequencies, dtype=model.dtype)
-    return Session(title, run.coder, run.baseline, engine, test[chosen].to(model.dtype))
+    return Session(title, run.coder, run.baseline, engine_of(model), test[chosen].to(model.dtype))
 
 
 def normalized(pixels: Float[Tensor, " pixel"]) -> Float[Tensor, " pixel"]:
@@ -168,13 +167,16 @@ def infer(session: Session, images: Float[Tensor, "batch pixel"]) -> list[View]:
     model, engine = session.coder.model_, session.engine
     images = images.to(model.dtype)
     codes = session.coder.transform(images)
-    natural = pose_natural(model, images, codes)
-    found = engine.modes(natural, MAX_MODES)
-    stiffness = torch.linalg.eigvalsh(found.curvature).clamp(min=1e-12)
-    log_mass = found.log_density - engine.log_partition(natural)[:, None]
-    masses = (log_mass + 0.5 * (math.log(2 * math.pi) - stiffness.log()).sum(dim=-1)).clamp(max=0).exp()
+    if isinstance(engine, CompositeEngine):
+        poses, log_density, curvature = CompositePosterior(model, images, codes).modes(MAX_MODES)
+    else:
+        natural = pose_natural(model, images, codes)
+        poses, log_density, curvature = engine.modes(natural, MAX_MODES)
+        log_density = log_density - engine.log_partition(natural)[:, None]
+    stiffness = torch.linalg.eigvalsh(curvature).clamp(min=1e-12)
+    masses = (log_density + 0.5 * (math.log(2 * math.pi) - stiffness.log()).sum(dim=-1)).clamp(max=0).exp()
     shares = masses / masses.sum(dim=1, keepdim=True).clamp(min=1)  # Gaussians may count some mass twice
-    poses = torus.wrap(found.poses)
+    poses = torus.wrap(poses).nan_to_num(0.0)  # of modes that are not there, whose share is 0
     scores = log_likelihood(model, images, codes, engine)
     plain = session.baseline.transform(images) if session.baseline is not None else None
     views = []
@@ -229,6 +231,8 @@ def serialize_session(session: Session, *, live: bool) -> str:
     arrays = {"basis": to_cpu(model.group_basis).numpy(), "shapes": session.coder.components_}
     if session.baseline is not None:
         arrays["plain"] = session.baseline.components_
+    if model.outer is not None:
+        arrays["outerBasis"] = to_cpu(model.outer.group_basis).numpy()
     shapes, block = pack_arrays(arrays | {"images": to_cpu(examples).numpy()})
     content = {
         "title": session.title,
@@ -236,6 +240,8 @@ def serialize_session(session: Session, *, live: bool) -> str:
         **dict(zip(LAYOUT, picture_layout(session.coder.image_shape_), strict=True)),
         "noiseStd": model.noise_std,
         "frequencies": model.frequencies.tolist(),
+        "outerFrequencies": None if model.outer is None else model.outer.frequencies.tolist(),
+        "names": session.coder.coordinate_names(),
         "prior": np.round(to_cpu(model.pose_prior).double().numpy(), DECIMALS).tolist(),
         "views": [json.loads(view, parse_float=lambda number: round(float(number), DECIMALS)) for view in views],
         "arrays": shapes,

@@ -8,7 +8,7 @@ const REQUEST_INTERVAL_MS = 120; // between two requests while drawing
 class App {
   constructor(session) {
     this.session = session;
-    this.model = new Model(session);
+    this.model = session.outerFrequencies ? new ComposedModel(session) : new Model(session);
     const { values, rows } = session.images;
     this.examples = Array.from({ length: rows }, (_, i) => values.subarray(i * this.model.nPixels, (i + 1) * this.model.nPixels));
     this.painter = new Painter(session, this.examples.length ? this.examples : this.model.shapes.map((shape) => shape.map((v) => TYPICAL_CODE * v)));
@@ -30,11 +30,12 @@ class App {
     const { session, model } = this;
     byId("title").textContent = session.title;
     const axes = model.nAxes === 1 ? "1 axis" : `${model.nAxes} axes`;
-    byId("facts").textContent = `${model.nShapes} shapes, ${model.nPlanes} planes, a torus with ${axes}`;
+    const group = model.names ? model.names.join(", ") : `a torus with ${axes}`;
+    byId("facts").textContent = `${model.nShapes} shapes, ${model.nPlanes} planes, ${group}`;
     this.sketch = new Sketch(byId("sketch"), this.painter, (done) => this.onDrawing(done));
     this.planes = new Planes(byId("plane-list"), model, this.painter);
     this.pads = makePads(model, () => this.pose, (pose) => this.setPose(pose));
-    byId("pads").classList.toggle("square", model.nAxes === 2);
+    byId("pads").classList.toggle("square", this.pads[0] instanceof Pad);
     byId("pads").append(...this.pads.map((pad) => pad.element));
     this.makeExamples();
     this.makeShapes();
@@ -122,7 +123,7 @@ class App {
     this.view = view;
     this.codes = [...view.codes];
     this.pose = view.pose.map(wrap);
-    this.inputPlanes = this.model.toPlanes(view.pixels);
+    this.inputPlanes = this.model.seenPlanes(view.pixels);
     this.showMessage(view.note ? `The image was ${view.note}.` : "");
     this.schedulePaint();
   }

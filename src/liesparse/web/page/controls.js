@@ -67,13 +67,13 @@ const controls = {
         this.setPose(this.pose.map((old, other) => (other === axis ? Number(input.value) : old)));
       });
       input.addEventListener("blur", () => this.schedulePaint());
-      byId("pose-values").append(createElement("label", {}, `s${axis + 1}`, input));
+      byId("pose-values").append(createElement("label", {}, this.model.names?.[axis] ?? `s${axis + 1}`, input));
       return input;
     });
   },
 
   makeWalks() {
-    const kinds = this.pose.map((_, axis) => [String(axis), `axis ${axis + 1}`]);
+    const kinds = this.pose.map((_, axis) => [String(axis), this.model.names?.[axis] ?? `axis ${axis + 1}`]);
     for (const [kind, name] of [...kinds, ["line", "A → B"]]) {
       byId("walks").append(createElement("button", { type: "button", dataset: { kind, name }, onclick: () => this.playWalk(kind) }));
     }

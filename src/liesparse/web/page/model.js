@@ -27,19 +27,15 @@ async function loadSession() {
   return session;
 }
 
-class Model {
-  constructor(session) {
-    this.basis = session.basis.values; // (pixel, 2 * plane)
-    this.nPixels = session.basis.rows;
-    this.nColumns = session.basis.columns;
-    this.frequencies = session.frequencies;
-    this.nPlanes = this.frequencies.length;
-    this.nAxes = this.frequencies[0].length;
-    this.prior = session.prior;
-    this.variance = session.noiseStd ** 2;
-    this.nShapes = session.shapes.rows;
-    this.shapes = Array.from({ length: this.nShapes }, (_, k) => session.shapes.values.subarray(k * this.nPixels, (k + 1) * this.nPixels));
-    this.shapePlanes = this.shapes.map((shape) => this.toPlanes(shape)); // Wᵀ Φ
+/** A torus action W R(s) Wᵀ. */
+class Torus {
+  constructor(basis, frequencies) {
+    this.basis = basis.values; // (pixel, 2 * plane)
+    this.nPixels = basis.rows;
+    this.nColumns = basis.columns;
+    this.frequencies = frequencies;
+    this.nPlanes = frequencies.length;
+    this.nAxes = frequencies[0].length;
   }
 
   /** Wᵀ I: two coordinates for each plane. */
@@ -66,17 +62,6 @@ class Model {
     return image;
   }
 
-  /** Wᵀ Φ α. */
-  compose(codes) {
-    const planes = new Float32Array(this.nColumns);
-    codes.forEach((code, k) => {
-      if (code === 0) return;
-      const part = this.shapePlanes[k];
-      for (let j = 0; j < planes.length; j++) planes[j] += code * part[j];
-    });
-    return planes;
-  }
-
   phase(plane, pose) {
     return this.frequencies[plane].reduce((sum, omega, axis) => sum + omega * pose[axis], 0);
   }
@@ -93,10 +78,43 @@ class Model {
     }
     return turned;
   }
+}
+
+class Model extends Torus {
+  constructor(session) {
+    super(session.basis, session.frequencies);
+    this.names = session.names;
+    this.prior = session.prior;
+    this.variance = session.noiseStd ** 2;
+    this.nShapes = session.shapes.rows;
+    this.shapes = Array.from({ length: this.nShapes }, (_, k) => session.shapes.values.subarray(k * this.nPixels, (k + 1) * this.nPixels));
+    this.shapePlanes = this.shapes.map((shape) => this.toPlanes(shape)); // Wᵀ Φ
+  }
+
+  /** Wᵀ Φ α. */
+  compose(codes) {
+    const planes = new Float32Array(this.nColumns);
+    codes.forEach((code, k) => {
+      if (code === 0) return;
+      const part = this.shapePlanes[k];
+      for (let j = 0; j < planes.length; j++) planes[j] += code * part[j];
+    });
+    return planes;
+  }
+
+  /** The planes in which an input is compared with the shapes. */
+  seenPlanes(image) {
+    return this.toPlanes(image);
+  }
+
+  /** T(s) of a shape that is given in planes. */
+  move(planes, pose) {
+    return this.toImage(this.rotate(planes, pose));
+  }
 
   /** T(s) Φ α. */
   generate(codes, pose) {
-    return this.toImage(this.rotate(this.compose(codes), pose));
+    return this.move(this.compose(codes), pose);
   }
 
   /** η̂: the pose's log density is Σ η̂₁ cos(ω·s) + η̂₂ sin(ω·s), for planes u of the shape and v of the image. */
@@ -154,6 +172,69 @@ class Model {
       }
     }
     return values;
+  }
+}
+
+/** Two groups, I = W₂ R(s₂) W₂ᵀ W₁ R(s₁) W₁ᵀ Φ α: the pose has the outer coordinates first. */
+class ComposedModel extends Model {
+  constructor(session) {
+    super(session);
+    this.outer = new Torus(session.outerBasis, session.outerFrequencies);
+    this.nOuter = this.outer.nAxes;
+    this.nAxes += this.nOuter;
+    this.between = new Float32Array(this.outer.nColumns * this.nColumns); // W₂ᵀ W₁
+    for (let p = 0; p < this.nPixels; p++) {
+      const [inner, outer] = [p * this.nColumns, p * this.outer.nColumns];
+      for (let i = 0; i < this.outer.nColumns; i++) {
+        const value = this.outer.basis[outer + i];
+        for (let j = 0; j < this.nColumns; j++) this.between[i * this.nColumns + j] += value * this.basis[inner + j];
+      }
+    }
+  }
+
+  seenPlanes(image) {
+    return this.outer.toPlanes(image);
+  }
+
+  phase(plane, pose) {
+    return super.phase(plane, pose.slice(this.nOuter));
+  }
+
+  /** The shape in the outer planes, before the outer group moves it. */
+  handOver(planes, pose) {
+    const turned = this.rotate(planes, pose);
+    const seen = new Float32Array(this.outer.nColumns);
+    for (let i = 0; i < seen.length; i++) {
+      let sum = 0;
+      for (let j = 0; j < turned.length; j++) sum += this.between[i * turned.length + j] * turned[j];
+      seen[i] = sum;
+    }
+    return seen;
+  }
+
+  move(planes, pose) {
+    return this.outer.toImage(this.outer.rotate(this.handOver(planes, pose), pose));
+  }
+
+  natural(u, v) {
+    return { u, v };
+  }
+
+  /** ln P(s | I, α) but for a constant: −‖v − R₂u₂‖²/2σ². */
+  logDensity({ u, v }, pose, seen = this.handOver(u, pose)) {
+    const moved = this.outer.rotate(seen, pose);
+    let left = 0;
+    for (let i = 0; i < moved.length; i++) left += (v[i] - moved[i]) ** 2;
+    return -left / (2 * this.variance);
+  }
+
+  slice(natural, pose, axis, n) {
+    const moved = [...pose];
+    const seen = axis < this.nOuter ? this.handOver(natural.u, pose) : undefined; // the inner pose stays
+    return Float32Array.from({ length: n }, (_, i) => {
+      moved[axis] = TURN * (i / n - 0.5);
+      return this.logDensity(natural, moved, seen);
+    });
   }
 }
 

@@ -142,7 +142,7 @@ class Dial {
     this.canvas = createElement("canvas");
     this.element = createElement("div", { className: "pad dial", tabIndex: 0, role: "slider" }, this.canvas);
     this.element.dataset.axis = axis;
-    setSliderLabel(this.element, `Pose, axis ${axis + 1}`);
+    setSliderLabel(this.element, `Pose, ${model.names?.[axis] ?? `axis ${axis + 1}`}`);
     const set = (value) => change(current().map((old, place) => (place === axis ? wrap(value) : old)));
     onDrag(this.element, (x, y) => set(Math.atan2(0.5 - y, x - 0.5)));
     onArrows(this.element, (dx, dy) => set(current()[axis] + dx + dy));
@@ -181,11 +181,11 @@ class Dial {
     context.fillStyle = colourOf("soft");
     context.font = "13px system-ui, sans-serif";
     context.textAlign = "center";
-    context.fillText(`s${"₁₂₃₄₅₆₇₈₉"[this.axis] ?? this.axis + 1}`, x, y + 0.3 * radius);
+    context.fillText(this.model.names?.[this.axis] ?? `s${"₁₂₃₄₅₆₇₈₉"[this.axis] ?? this.axis + 1}`, x, y + 0.3 * radius);
   }
 }
 
 function makePads(model, current, change) {
-  if (model.nAxes === 2) return [new Pad(model, current, change)];
+  if (model.nAxes === 2 && !model.outer) return [new Pad(model, current, change)];
   return Array.from({ length: model.nAxes }, (_, axis) => new Dial(model, axis, current, change));
 }

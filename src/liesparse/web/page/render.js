@@ -5,14 +5,14 @@ const rendering = {
     const { model, painter, view } = this;
     const planes = model.compose(this.codes);
     const turned = model.rotate(planes, this.pose);
-    const image = model.toImage(turned);
+    const image = model.move(planes, this.pose);
     for (const canvas of this.imageCanvases) painter.image(canvas, image);
-    if (this.canonical !== this.codes.join()) painter.image(byId("canonical"), model.toImage(planes));
+    if (this.canonical !== this.codes.join()) painter.image(byId("canonical"), model.move(planes, this.pose.map(() => 0)));
     this.canonical = this.codes.join();
     const residual = view ? Float32Array.from(view.pixels, (value, p) => value - image[p]) : new Float32Array(model.nPixels);
     painter.signed(byId("residual"), residual, painter.peak);
     if (this.session.live) this.sketch.showGhost(view ? null : image);
-    const natural = model.natural(planes, this.inputPlanes ?? turned);
+    const natural = model.natural(planes, this.inputPlanes ?? model.seenPlanes(image));
     const examplePoses = this.session.views.map((example) => example.pose);
     for (const pad of this.pads) pad.paint({ pose: this.pose, natural, modes: view?.modes ?? [], examplePoses });
     this.paintNumbers(image);
@@ -65,7 +65,7 @@ const rendering = {
     if (byId("sides").hidden) return;
     const used = (codes) => codes.map((code, k) => [code, k]).filter(([code]) => code > 0.005).sort((a, b) => b[0] - a[0]);
     const parts = used(this.codes);
-    const moved = (k) => model.toImage(model.rotate(model.shapePlanes[k], this.pose));
+    const moved = (k) => model.move(model.shapePlanes[k], this.pose);
     this.paintSum(byId("ours"), "Lie Group Sparse Coding", parts, moved, image);
     if (this.shownPlain === view) return;
     this.shownPlain = view;
