@@ -17,6 +17,7 @@ from liesparse import stiefel
 from liesparse._checks import check_choice, check_count, check_frequencies, check_group_basis, reject
 from liesparse.devices import to_cpu
 
+RADIANS = "radians"  # of what has no unit of its own
 Waves = Complex[Tensor, "pixel wave"]
 MOST_RINGS = 0.9  # of the angular frequencies that a ring of pixels can tell apart
 LEAST_RING = 1e-3  # of the largest eigenvalue of the rings' overlaps; what is below is no wave of its own
@@ -92,7 +93,8 @@ class Composition:
     @property
     def coordinates(self) -> tuple[Coordinate, ...]:
         """The numbers of the pose, the outer ones first."""
-        return *self.outer.coordinates, *self.inner.coordinates
+        every = enumerate((*self.outer.coordinates, *self.inner.coordinates), start=1)
+        return tuple(each._replace(name=f"pose_{i}") if each.unit == RADIANS else each for i, each in every)
 
 
 Group = KnownGroup | LearnedTorus | Composition
@@ -221,7 +223,7 @@ class Fixed(Composable):
 
 
 def _radians(n_axes: int) -> tuple[Coordinate, ...]:
-    return tuple(Coordinate(f"pose_{axis + 1}", "radians", 2 * math.pi) for axis in range(n_axes))
+    return tuple(Coordinate(f"pose_{axis + 1}", RADIANS, 2 * math.pi) for axis in range(n_axes))
 
 
 NAMES = ("learned", "translation", "shift", "rotation")

@@ -159,8 +159,7 @@ def _carry(
     """Return R̄u and R̄ᵀu', where R̄ is expected to carry the first image, or one for all, into the second."""
     if isinstance(engine, CompositeEngine):
         one_or_many = source if source.ndim == onto.ndim else source[None]
-        found = engine.expect(one_or_many, onto, turn_between(parameters), parameters.noise_std)
-        return found.moved, found.returned
+        return engine.carry(one_or_many, onto, turn_between(parameters), parameters.noise_std)
     source = source.expand_as(onto)
     rotation = engine.moments(natural_parameters(source, onto, parameters.noise_std, parameters.pose_prior)).rotation
     return torus.apply_mean_rotation(source, rotation), torus.apply_mean_rotation_transposed(onto, rotation)

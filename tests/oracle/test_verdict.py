@@ -10,7 +10,7 @@ from liesparse.data import embedded_digits, translations
 from liesparse.initialization import known_translation
 from liesparse.model import reconstruct
 from liesparse.posterior import AdaptiveEngine
-from liesparse.verdict import Verdict, judge, motion_effects, noise_share, read_verdict
+from liesparse.verdict import Verdict, judge, motion_effects, noise_share, read_verdict, share_filled
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +68,28 @@ def test_the_effect_of_a_motion_is_what_it_changes(model):
     expected = float((pictures - pictures[1]).square().sum() / (2 * pictures.square().sum()))
     assert largest == pytest.approx(expected, rel=1e-3)
     assert other < 1e-6
+
+
+def test_poses_that_only_jump_are_no_motion(model):
+    """Still pictures of other shapes, which a motion happens to make of one template."""
+    generator = torch.Generator().manual_seed(0)
+    codes, places = torch.eye(4)[[0] * 60], torch.tensor([[-0.7, 0.0], [0.0, 0.3], [0.7, 0.0]]).repeat(20, 1)
+    jumping = places + 0.01 * torch.randn(60, 2, generator=generator)
+    assert motion_effects(model, codes, jumping) == (0.0, 0.0)
+    moving = torch.rand(60, 2, generator=generator)
+    assert min(motion_effects(model, codes, moving)) > 0.02
+    assert share_filled(moving[:, 0], torch.zeros(60, dtype=torch.int64)) > 0.6
+    assert share_filled(jumping[:, 0], torch.zeros(60, dtype=torch.int64)) < 0.2
+
+
+def test_words_for_a_motion_that_was_given():
+    found = Verdict(True, 2, 2, 0.97, (0.5, 0.4), 30.0, 4.0, given=True)
+    assert str(found).startswith("The pictures move as was given:")
+    lost = Verdict(False, 2, 2, 0.5, (0.5, 0.4), 2.0, 4.0, given=True)
+    assert str(lost).startswith("The given motion does not explain them:")
+    assert "--group" in lost.advice
+    before = {name: value for name, value in lost._asdict().items() if name != "given"}
+    assert read_verdict(before | {"effects": [0.5, 0.4]}, "x") == lost._replace(given=False)  # files of before
 
 
 def test_noise_is_told_from_what_the_planes_leave(model):

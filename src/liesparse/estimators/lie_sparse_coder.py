@@ -140,7 +140,9 @@ class LieSparseCoder(PosedCoder):
             reject("image_shape", f"a product of {model.n_pixels} pixels", str(shape), "Give (height, width).")
         names = ("n_components", "n_irreps", "torus_dim", "sparsity", "noise_std")
         known = {name: getattr(model, name) for name in names} | {"dtype": str(model.dtype).removeprefix("torch.")}
-        estimator = cls(**known, **settings)
+        if model.outer is not None:
+            known |= {"group": f"{Fixed.name}@{Fixed.name}"}
+        estimator = cls(**known | settings)
         estimator.image_shape_, estimator.n_features_in_ = tuple(shape), model.n_pixels
         return estimator._set_model(Trained(model.validate(), list(history or []), 0, verdict))
 

@@ -56,7 +56,12 @@ class CompositePosterior:
 
     @cached_property
     def _sums(self) -> Sums:
-        return self._engine.look(self._shape, self._image, self._turn, self._parameters.noise_std)
+        size, how = self._engine.at_once, (self._turn, self._parameters.noise_std)
+        batches = zip(self._shape.split(size), self._image.split(size), strict=True)
+        parts = [self._engine.look(*each, *how) for each in batches]
+        most = max(part.log_weights.shape[1] for part in parts)
+        padded = [_pad_points(part, most) for part in parts]
+        return Sums(*(torch.cat(part) for part in zip(*padded, strict=True)))
 
     @cached_property
     def _weights(self) -> Float[Tensor, "batch point"]:
@@ -165,7 +170,7 @@ class CompositePosterior:
         for row, weights in enumerate(to_cpu(self._weights)):
             chosen = torch.multinomial(weights, k, replacement=True, generator=generator).sort().values
             outer = [
-                self._given(row)[point].sample(int(count), generator=generator)[0]
+                self._given(row)[int(point)].sample(int(count), generator=generator)[0]
                 for point, count in zip(*chosen.unique(return_counts=True), strict=True)
             ]
             jitter = cell * (torch.rand(k, self._engine.inner_dim, generator=generator, dtype=torch.float64) - 0.5)
@@ -180,6 +185,14 @@ class CompositePosterior:
         flat = torch.zeros(image.shape[1:]).to(image)
         natural = natural_parameters(shapes, image, self._parameters.noise_std, flat)
         return TorusPosterior(natural, self._engine.outer.frequencies)
+
+
+def _pad_points(sums: Sums, n_points: int) -> Sums:
+    """Return sums with more points, which have no weight."""
+    missing = n_points - sums.log_weights.shape[1]
+    pad = torch.nn.functional.pad
+    padded = Sums(*(pad(part, (0, 0) * (part.ndim - 2) + (0, missing)) for part in sums))
+    return padded._replace(log_weights=pad(sums.log_weights, (0, missing), value=-torch.inf))
 
 
 class CompositeModes(NamedTuple):

@@ -11,7 +11,7 @@ import math
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from liesparse import torus
@@ -24,8 +24,8 @@ from liesparse.torus import Frequencies
 COARSE = {1: 32, 2: 24}  # points of each inner axis at which every image is looked at, by the number of these axes
 FINE = {1: 6, 2: 3}  # how much finer they get
 # FISTA sums over all coarse points in its first steps, then over the best ones, finer ones, and the best of these.
-N_ALL, N_KEPT, KEPT_UNTIL, N_FINER, FINER_UNTIL, N_LAST = 1, 6, 6, 1, 10, 3
-N_CELLS = 3  # coarse ones that are made finer where moments and modes are asked for, or more if they carry mass
+N_ALL, N_KEPT, KEPT_UNTIL, N_FINER, FINER_UNTIL, N_LAST = 1, 5, 6, 1, 9, 2
+N_CELLS = 3  # coarse ones that are made finer where moments and modes are asked for
 NEGLIGIBLE = 7.0  # nats below the highest point
 N_STARTS, N_STEPS = 3, 15  # points from which modes are climbed to, and steps of Levenberg and Marquardt
 AT_ONCE = 16_384  # outer integrals
@@ -111,17 +111,33 @@ class CompositeEngine:
         return Sums(points, inner, shapes, moments.rotation.unflatten(0, size), log_weights)
 
     def look(self, shape: Planes, image: Seen, turn: Turn, noise_std: float) -> Sums:
-        """Sum over all coarse points, then over finer ones about the best of them, some images at a time."""
-        size = self.at_once
-        if len(image) > size:
-            parts = zip(shape.split(size), image.split(size), strict=True)
-            each = zip(*(self.look(*part, turn, noise_std) for part in parts), strict=True)
-            points, *rest = (torch.cat(part) for part in each)
-            return Sums(points, *rest)
+        """Sum over all coarse points, of which the best are replaced by finer ones; those without mass are left out."""
         sums = self.at(shape, image, turn, self._points[None], noise_std)
         if self.whole:
             return sums
-        return self.at(shape, image, turn, self._finer(sums, N_CELLS), noise_std)
+        chosen = sums.log_weights.topk(N_CELLS, dim=1).indices
+        fine = self.at(shape, image, turn, self._finer(sums, N_CELLS), noise_std)
+        rest = sums.log_weights.scatter(1, chosen, -torch.inf) + self.inner_dim * math.log(self.n_fine)  # larger cells
+        near = rest > fine.log_weights.amax(dim=1, keepdim=True) - NEGLIGIBLE
+        others = rest.topk(max(1, int(near.sum(dim=1).amax())), dim=1).indices
+        coarse = [_take(part, others) for part in sums._replace(log_weights=rest)]
+        own = [part.expand(len(image), *part.shape[1:]) for part in fine]
+        return Sums(*(torch.cat(pair, dim=1) for pair in zip(own, coarse, strict=True)))
+
+    def carry(self, shape: Planes, image: Seen, turn: Turn, noise_std: float) -> tuple[Seen, Planes]:
+        """Return E[R₂MR₁]u₁ and E[R₁ᵀMᵀR₂ᵀ]v over the best cell alone: for the many pairs of a sort."""
+        if len(image) > self.at_once:
+            size, one = self.at_once, len(shape) == 1
+            rows = zip(shape.expand(len(image), -1, -1).split(size), image.split(size), strict=True)
+            parts = [self.carry(shape if one else own, each, turn, noise_std) for own, each in rows]
+            there, returned = zip(*parts, strict=True)
+            return torch.cat(there), torch.cat(returned)
+        sums = self.at(shape, image, turn, self._points[None], noise_std)
+        sums = self.at(shape, image, turn, self._finer(sums, 1), noise_std)
+        weights = torch.softmax(sums.log_weights, dim=1)[..., None, None]
+        moved = torus.apply_mean_rotation(sums.shapes, sums.rotation)
+        back = torus.apply_mean_rotation_transposed(image[:, None].expand_as(sums.rotation), sums.rotation)
+        return (weights * moved).sum(dim=1), self.turn_back(weights * back, turn, sums.points)
 
     @property
     def at_once(self) -> int:
@@ -129,12 +145,7 @@ class CompositeEngine:
         return max(1, AT_ONCE // len(self._points))
 
     def _finer(self, sums: Sums, n_cells: int) -> Points:
-        return (self._heaviest(sums, n_cells)[:, :, None] + self._within).flatten(1, 2)
-
-    def _heaviest(self, sums: Sums, at_least: int) -> Points:
-        """Return all points that carry mass in any of the images, and at least so many."""
-        near = sums.log_weights > sums.log_weights.amax(dim=1, keepdim=True) - NEGLIGIBLE
-        return self._best(sums, max(at_least, int(near.sum(dim=1).amax())))
+        return (self._best(sums, n_cells)[:, :, None] + self._within).flatten(1, 2)
 
     def _best(self, sums: Sums, n_points: int) -> Points:
         chosen = sums.log_weights.topk(min(n_points, sums.log_weights.shape[1]), dim=1).indices
@@ -214,7 +225,7 @@ class CompositeEngine:
         if n_done == KEPT_UNTIL:
             return self._finer(sums, N_FINER)
         kept = {N_ALL: N_KEPT, FINER_UNTIL: N_LAST * self.inner_dim}.get(n_done)
-        return sums.points if kept is None else self._heaviest(sums, kept)
+        return sums.points if kept is None else self._best(sums, kept)
 
     def modes(self, shape: Planes, image: Seen, turn: Turn, noise_std: float, *, refine: bool = True) -> Poses:
         """Return the most probable (s₂, s₁) of each image: from the best points, climbed in all coordinates."""
@@ -243,8 +254,9 @@ class CompositeEngine:
     def _starts(
         self, sums: Sums, shape: Planes, image: Seen, turn: Turn, noise_std: float, n_starts: int, refine: bool
     ) -> tuple[Float[Tensor, "batch start torus"], Float[Tensor, "batch start"]]:
-        n_starts = min(n_starts, sums.log_weights.shape[1])
-        inner = self._best(sums, n_starts).flatten(0, 1)
+        inner = self._hills(sums, n_starts)
+        n_starts = inner.shape[1]
+        inner = inner.flatten(0, 1)
         shape, image = (each.repeat_interleave(n_starts, dim=0) for each in (shape, image))
         turned = torus.rotate(shape, torus.phases(self.frequencies, inner))
         there = (turned.flatten(1) @ turn.T).unflatten(1, (-1, 2))
@@ -254,6 +266,16 @@ class CompositeEngine:
         if refine:
             poses, left = self.refine(shape, image, turn, poses)
         return poses.unflatten(0, (-1, n_starts)), left.view(-1, n_starts)
+
+    def _hills(self, sums: Sums, n_starts: int) -> Points:
+        """Return the best point of each fine cell, then the best of all others."""
+        if self.whole:
+            return self._best(sums, n_starts)
+        n_fine = N_CELLS * self.n_fine**self.inner_dim
+        in_cells = sums.log_weights[:, :n_fine].unflatten(1, (N_CELLS, -1)).argmax(dim=2)
+        first = in_cells + torch.arange(N_CELLS).to(in_cells) * self.n_fine**self.inner_dim
+        others = sums.log_weights[:, n_fine:].argsort(dim=1, descending=True) + n_fine
+        return _take(sums.points, torch.cat((first, others), dim=1)[:, :n_starts])
 
     def refine(self, shape: Planes, image: Seen, turn: Turn, poses: Poses) -> tuple[Poses, PerImage]:
         """Lower ‖v - R₂(s₂)MR₁(s₁)u₁‖² by steps of Levenberg and Marquardt; return the poses and what is left."""
@@ -291,6 +313,12 @@ class CompositeEngine:
         by_outer = torus.quarter(moved)[:, None] * omega.T[:, :, None]
         slopes = torch.cat((by_outer, by_inner), dim=1).flatten(2).mT
         return (image - moved).flatten(1), slopes
+
+
+def _take(part: Float[Tensor, "#batch point *rest"], places: Int[Tensor, "batch chosen"]) -> Tensor:
+    """Return some points of each image."""
+    part = part.expand(len(places), *part.shape[1:])
+    return part.take_along_dim(places.view(*places.shape, *[1] * (part.ndim - 2)), dim=1)
 
 
 def turn_between(parameters: Parameters) -> Turn:

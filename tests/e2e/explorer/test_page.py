@@ -2,6 +2,7 @@
 
 import io
 import subprocess
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,9 +11,13 @@ from PIL import Image
 
 from e2e.explorer.browsing import COMMAND, SAME_GREY, assert_shows, drag, expected_pixels, pixels_of, settle, state_of
 from liesparse.estimators import LieSparseCoder
+from liesparse.groups import Translations
 from liesparse.initialization import random_start
+from liesparse.model import Outer, reconstruct
 from liesparse.posterior import pose_log_density, pose_natural
 from liesparse.run_directory import Run, save_run
+
+TYPICAL_CODE = 0.9  # of a shape that the page shows alone
 
 
 def test_the_first_picture_is_what_the_model_makes_of_the_first_image(open_page, address, session):
@@ -222,3 +227,30 @@ def test_other_tori_have_a_dial_for_each_axis(open_page, tmp_path, n_axes):
     torch.testing.assert_close(poses[0], wanted, atol=0.05, rtol=0)
     assert np.abs(pixels_of(page) - before).max() > 5
     assert page.locator("#sides").is_hidden()
+
+
+def test_two_groups_have_a_named_dial_for_each_coordinate(open_page, tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(60, 30, generator=generator)
+    model = random_start(30, n_components=3, n_irreps=9, torus_dim=1, generator=generator)
+    outer = Translations(5, 6).make_basis(images, 12)
+    model = replace(model, outer=Outer(*outer))
+    coder = LieSparseCoder.from_model(model, (5, 6), group="translation@fixed")
+    save_run(Run(tmp_path / "run", coder, None, {}, {}))
+    target = tmp_path / "page.html"
+    subprocess.run([*COMMAND, str(tmp_path / "run"), "--export", str(target)], check=True, capture_output=True)
+    page = open_page(target.as_uri() + "#codes=1:0.8,2:0.5&pose=0.4,-0.9,1.1")
+    assert [page.locator(".dial").nth(place).get_attribute("aria-label") for place in range(3)] == [
+        "Pose, shift_x",
+        "Pose, shift_y",
+        "Pose, pose_3",
+    ]
+    codes, poses = state_of(page, 3)
+    shown = reconstruct(model, codes, poses)[0].reshape(5, 6)
+    peak = (TYPICAL_CODE * model.dictionary).amax(dim=0).sort().values[1]  # as without test images
+    expected = (255 * (0.5 + 0.5 * shown / peak).clamp(0, 1)).numpy()  # random shapes have both signs
+    assert np.abs(pixels_of(page) - expected).max() <= SAME_GREY
+    drag(page, ".dial >> nth=2", (0.9, 0.5), (0.5, 0.1))
+    settle(page)
+    _, poses = state_of(page, 3)
+    torch.testing.assert_close(poses[0], torch.tensor([0.4, -0.9, torch.pi / 2]), atol=0.05, rtol=0)
