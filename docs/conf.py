@@ -39,7 +39,7 @@ myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
 copybutton_exclude = ".linenos, .gp, .go"
 
-HOWTOS = ["discover", "canonicalize", "classify", "three", "layer", "prior"]
+HOWTOS = ["discover", "canonicalize", "classify", "three", "particles", "nuisance", "layer", "prior"]
 sphinx_gallery_conf = {
     "examples_dirs": ["tutorial", "howto"],
     "gallery_dirs": ["generated/tutorial", "generated/howto"],

@@ -118,7 +118,7 @@ def learn_model(
         pair_share=chosen.pair_share,
         n_starts=recipe.n_init,
         n_agreed=chosen.n_agreed,
-        given=model.group is not None,
+        given=not recipe.learning.learn_group,
     )
     history = [*trained.history[:-1], *({**last, "motion_found": verdict.found} for last in trained.history[-1:])]
     return trained._replace(history=history, verdict=verdict)

@@ -20,6 +20,7 @@ N_TEST = 300  # held-out images, which take longer than the rest
 ERRORS = ("adaptive_error", "grid50_error", "grid100_error")
 SPEED = ("grid_speedup", "adaptive_time_ratio", "dense_ms", "grid_ms", "adaptive_ms")
 LIMIT = ("limit_fraction", "limit_ms", "gflops", "ns_per_exponential")
+COMPOSED = ("composition_ms", "composition_time_ratio")
 
 
 def test_help_and_version_answer_without_torch():
@@ -192,6 +193,7 @@ def test_bench_prints_and_writes_every_figure(tmp_path, monkeypatch):
         "measure_errors": dict.fromkeys(ERRORS, dict.fromkeys(bench.SHARPNESS, 1.5e-6)),
         "measure_speed": [dict.fromkeys(SPEED, 8.5)],
         "measure_step": step,
+        "measure_composition": dict.fromkeys(COMPOSED, 12.5),
         "measure_kernels": {"other": "not measured"} | dict.fromkeys((*runnable(), "torch"), row),
         "measure_growth": [{"size": "batch", "value": n, "grid_ms": n / 8} for n in (2, 4)],
     }
@@ -202,7 +204,17 @@ def test_bench_prints_and_writes_every_figure(tmp_path, monkeypatch):
     for text in ("8.5×", "1.5e-06", "3.25", "not measured", "2: 0.2   4: 0.5", "31 MB", "inference 50%"):
         assert text in done.stdout
     found = json.loads((tmp_path / "bench.json").read_text())
-    keys = {"grid_speedup", "adaptive_time_ratio", "threads", *bench.SHAPES, *ERRORS, *step, "best_step", *LIMIT}
+    keys = {
+        "grid_speedup",
+        "adaptive_time_ratio",
+        "threads",
+        *bench.SHAPES,
+        *ERRORS,
+        *step,
+        "best_step",
+        *LIMIT,
+        *COMPOSED,
+    }
     assert set(found) == keys | {"kernels", "peak_memory_mb", "growth"}
     assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
     (tmp_path / "file").write_text("in the way")

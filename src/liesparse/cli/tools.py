@@ -180,6 +180,7 @@ def _print_bench(result: dict[str, Any]) -> None:
     console.print(
         f"training step: {result['batch_ms']:.1f} ms by gradients on the grid ({shares}), "
         f"{result['best_step']['batch_ms']:.1f} ms by the default recipe\n"
+        f"a rotation inside a translation takes {result['composition_time_ratio']:.1f} times as long as that alone\n"
         f"limit fraction: {result['limit_fraction']:.2f} at {result['gflops']:.0f} GFLOP/s"
         f" and {result['ns_per_exponential']:.2f} ns per exponential\n"
         f"peak memory of training on 60,000 images: {result['peak_memory_mb']:.0f} MB above the data"

@@ -21,8 +21,8 @@ from liesparse.posterior.ascent import Ascent, Codes, PerImage, Poses, fista
 from liesparse.posterior.base import Engine, natural_parameters
 from liesparse.torus import Frequencies
 
-COARSE = {1: 32, 2: 24}  # points of each inner axis at which every image is looked at, by the number of these axes
-FINE = {1: 6, 2: 3}  # how much finer they get
+COARSE = {1: 32, 2: 16}  # points of each inner axis at which every image is looked at, by the number of these axes
+FINE = {1: 6, 2: 4}  # how much finer they get
 # FISTA sums over all coarse points in its first steps, then over the best ones, finer ones, and the best of these.
 N_ALL, N_KEPT, KEPT_UNTIL, N_FINER, FINER_UNTIL, N_LAST = 1, 5, 6, 1, 9, 2
 N_CELLS = 3  # coarse ones that are made finer where moments and modes are asked for

@@ -19,12 +19,22 @@ from torch.nn.functional import normalize
 from torch.utils.benchmark import set_torch_threads
 
 from liesparse import em, stiefel
-from liesparse.data import embedded_digits, translations
+from liesparse.data import embedded_digits, translations, translations_rotations
+from liesparse.groups import Rotations
 from liesparse.inference import expect_pose, infer_codes
 from liesparse.initialization import known_translation, random_start
 from liesparse.learning import learn
-from liesparse.model import Parameters
-from liesparse.posterior import AdaptiveEngine, Engine, GridEngine, Moments, ReferenceEngine, make_engine, pose_natural
+from liesparse.model import Outer, Parameters
+from liesparse.posterior import (
+    AdaptiveEngine,
+    Engine,
+    GridEngine,
+    Moments,
+    ReferenceEngine,
+    engine_of,
+    make_engine,
+    pose_natural,
+)
 from liesparse.posterior.kernels.library import KERNEL_NAMES, choose, runnable
 from liesparse.posterior.separable import normalize_
 from liesparse.recipes import load_recipe
@@ -185,6 +195,23 @@ def measure_step(shape: Shape, recipe: str, *, repeats: int = 15) -> dict[str, f
     return {"batch_ms": step} | shares
 
 
+def measure_composition(shape: Shape, *, repeats: int = 5) -> dict[str, float]:
+    """Time codes and moments of a batch with a rotation inside the translations, over those with these alone."""
+    parameters, _ = make_problem(shape)
+    rng = torch.Generator().manual_seed(0)
+    images = translations_rotations(shape.batch, max_shift=4, max_degrees=40, generator=rng).images
+    basis = Rotations(shape.side, shape.side).make_basis(images, shape.n_irreps)
+    outer = Outer(parameters.group_basis, parameters.frequencies)
+    both = replace(parameters, group_basis=basis.group_basis, frequencies=basis.frequencies, outer=outer)
+
+    def e_step(model: Parameters) -> None:
+        engine = engine_of(model)
+        expect_pose(model, images, infer_codes(model, images, engine), engine)
+
+    times = alternate({"both": partial(e_step, both), "alone": partial(e_step, parameters)}, repeats=repeats)
+    return {"composition_ms": times["both"], "composition_time_ratio": times["both"] / times["alone"]}
+
+
 def count_multiply_adds(frequencies: Int[Tensor, "irrep 2"], shape: Shape, *, compiled: bool) -> int:
     """Count the multiply-adds of one image and one step of FISTA: both ways through the grid, Aα and its transpose.
 
@@ -291,6 +318,7 @@ def run_bench(*, report: Callable[[str], None] = lambda _: None) -> dict[str, An
         shapes[name] = {"shape": asdict(shape), **measure_speed(shape)[0]}
     report("a whole training step")
     steps = {name: measure_step(Shape(), name) for name in ("paper", "best")}
+    composition = measure_composition(Shape())
     report("each kernel, and how near it comes to the machine's limit")
     kernels, used = measure_kernels(Shape()), choose().library
     limit = kernels[used.name if used else "torch"]
@@ -302,6 +330,7 @@ def run_bench(*, report: Callable[[str], None] = lambda _: None) -> dict[str, An
         **shapes,
         **steps["paper"],
         "best_step": steps["best"],
+        **composition,
         **{name: limit[name] for name in ("limit_fraction", "limit_ms", "gflops", "ns_per_exponential")},
         "kernels": kernels,
         "peak_memory_mb": memory,
