@@ -168,7 +168,10 @@ def _start_of_composition(
         basis = Basis(found.group_basis, found.frequencies)
     else:
         basis = group.inner.make_basis(together, n_irreps)
-    return _start_of_group(images, model, basis, recipe, generator, outer)
+    start = _start_of_group(images, model, basis, recipe, generator, outer)
+    if isinstance(group.inner, LearnedTorus) and recipe.start == "pairs" and recipe.learning.method == "em":
+        start = _settle(start, images, recipe, False, generator)
+    return start
 
 
 def _with_group(model: ModelSettings, group: KnownGroup | LearnedTorus) -> ModelSettings:
