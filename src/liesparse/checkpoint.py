@@ -89,6 +89,12 @@ def list_checkpoints(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("step-*.safetensors") if _NAME.fullmatch(path.name))
 
 
+def remove_unfinished(folder: Path) -> None:
+    """Delete what a killed process had begun to write."""
+    for path in folder.glob(".step-*.safetensors.*"):
+        path.unlink(missing_ok=True)
+
+
 def load_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint; the model it holds also counts as the last good one."""
     sealed = read_sealed(path, "checkpoint")

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from liesparse._checks import check_count, reject
 from liesparse.batches import BatchSource, ShuffledArrays
-from liesparse.checkpoint import Checkpoint, differences, load_latest, save_checkpoint
+from liesparse.checkpoint import Checkpoint, differences, load_latest, remove_unfinished, save_checkpoint
 from liesparse.devices import aligned
 from liesparse.files import hash_tensor
 from liesparse.learning import resume
@@ -201,6 +201,7 @@ def _check_agreement(group: Group, source: BatchSource, settings: Settings, star
 def _resume_or_begin(
     checkpoints: CheckpointPolicy, fresh: Checkpoint, source: BatchSource, settings: Settings
 ) -> Checkpoint:
+    remove_unfinished(checkpoints.folder)
     data = source.fingerprint()
     if data is None:
         fix = "Pass an array or a folder of shards, or no folder for checkpoints."

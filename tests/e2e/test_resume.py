@@ -63,6 +63,7 @@ def test_kills_during_a_write(untouched, tmp_path):
             load_checkpoint(path)  # whatever has its final name is whole
     assert finish(launch(folder, out)) == (0, "")
     assert out.read_bytes() == untouched
+    assert not list(folder.glob(".*"))  # what was begun is gone
 
 
 def test_ctrl_c_finishes_the_step_saves_and_says_how_to_go_on(untouched, tmp_path):

@@ -2,11 +2,12 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
 
-from liesparse import torus
+from liesparse import LieSparseCoder, torus
 from liesparse.data import embedded_digits, translations
 from liesparse.inference import infer_codes
 from liesparse.initialization import known_translation
@@ -154,3 +155,27 @@ def test_nearly_flat_posteriors_always_have_a_cell(torus_dim):
     found = AdaptiveEngine(frequencies, kernel="torch").moments(natural)
     assert found.rotation.isfinite().all()
     assert found.log_partition.isfinite().all()
+
+
+@pytest.mark.parametrize("kernel", ["torch", None])
+@pytest.mark.parametrize("torus_dim", [1, 2])
+def test_every_posterior_has_finite_moments(rng, torus_dim, kernel):
+    """From no evidence at all to a needle: no posterior is left without a point that counts."""
+    frequencies = half_lattice(torus_dim, 12, multiplicity=2)
+    engine = AdaptiveEngine(frequencies, kernel=kernel)
+    drawn = torch.randn(1, len(frequencies), 2, generator=rng)
+    scales = torch.tensor([0.0, *(10.0**power for power in range(-6, 6))])
+    natural = torch.cat((scales[:, None, None] * drawn, -scales[:, None, None] * drawn))
+    found = engine.moments(natural)
+    assert bool(found.log_partition.isfinite().all())
+    assert bool(found.rotation.isfinite().all())
+    assert float(found.rotation.norm(dim=-1).max()) < 1 + 1e-3
+
+
+@pytest.mark.parametrize("noise_std", [0.001, 0.3, 10.0])
+def test_learning_stays_finite_over_the_whole_range_of_noise(rng, noise_std):
+    images = torch.rand(120, 8, 8, generator=rng)
+    coder = LieSparseCoder(5, torus_dim=1, multiplicity=10, noise_std=noise_std, n_epochs=3, random_state=0)
+    coder.set_params(settings={"start": "data"}).fit(images)
+    assert np.isfinite(coder.components_).all()
+    assert bool(coder.infer(images[:9]).poses.isfinite().all())

@@ -185,6 +185,16 @@ def test_any_torus_and_any_shape(tmp_path, make_model, draw, torus_dim, shape):
     assert "nan" not in found.text.lower()
 
 
+def test_missing_numbers_are_left_out(tmp_path, make_model, draw):
+    model = make_model(n_pixels=24)
+    history = [{"epoch": 1, "snr": None}, {"epoch": 2, "snr": 3.5}]
+    coder = LieSparseCoder.from_model(model, history=history)
+    how = {"test": draw(model, batch=3)[0], "image_shape": (4, 6), "metrics": {"lsc_snr": None, "n_test_images": 3}}
+    text = Page(write_report(tmp_path, coder, **how).read_text()).text
+    assert "lsc_snr" in text
+    assert "–" in text
+
+
 def test_one_image_is_enough(tmp_path, make_model, draw):
     model = make_model(n_pixels=24)
     path = write_report(

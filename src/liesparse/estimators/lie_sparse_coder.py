@@ -306,6 +306,8 @@ class LieSparseCoder(PosedCoder):
         known = {name: value for name, value in (self.settings or {}).items() if name in names()}
         self.settings = known or None  # what earlier versions called otherwise was for learning only
         super()._unpack(sealed, path)
+        if not all(isinstance(entry, dict) for entry in self.history_):
+            reject("path", "a history with one record for each epoch", str(path), "Use another copy.")
         model = unpack_parameters(sealed, path)
         if model.n_pixels != self.n_features_in_:
             reject("path", f"an image shape of {model.n_pixels} pixels", str(self.image_shape_), "Use another copy.")

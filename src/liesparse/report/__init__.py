@@ -219,7 +219,7 @@ def _curves(history: Sequence[Mapping[str, Any]], files: Files) -> list[dict[str
     """Draw how learning went."""
     curves = []
     for name, label in CURVES.items():
-        values = [float(entry[name]) for entry in history if name in entry]
+        values = [float(entry[name]) for entry in history if isinstance(entry.get(name), int | float)]
         if values:
             picture = page.draw_curve(values, label, from_zero=name == "templates_alive")
             files[f"curve-{name.replace('_', '-')}.png"] = picture
