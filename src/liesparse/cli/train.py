@@ -30,7 +30,10 @@ def train(
     resume: Annotated[bool, Option("--resume", help="Continue the run in the folder.")] = False,
     components: Annotated[int, Option(min=1, help="Shapes in the dictionary.")] = 10,
     irreps: Annotated[int | None, Option(min=1, help="Rotation planes; as many as fit, up to 128.")] = None,
-    group: Annotated[str, Option(help="learned; or known: translation, rotation, or shift (of signals).")] = "learned",
+    group: Annotated[
+        str,
+        Option(help="learned; or known: translation, rotation, shift (of signals); or two, as translation@rotation."),
+    ] = "learned",
     torus_dim: Annotated[int, Option(min=1, max=6, help="How many transformations at once.")] = 2,
     multiplicity: Annotated[int | None, Option(min=1, help="Planes for each frequency; 2 for handwriting.")] = None,
     sparsity: Annotated[float, Option(min=0, help="Rate of the prior on the codes.")] = 10.0,

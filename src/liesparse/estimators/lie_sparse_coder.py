@@ -63,7 +63,8 @@ class LieSparseCoder(PosedCoder):
         Prior of the pose; :func:`liesparse.narrow_prior` makes one around 0.
     group : str or group of :mod:`liesparse.groups`, default="learned"
         How the images move: "learned" finds it, with ``torus_dim`` axes; "translation", "rotation" (of grey pictures)
-        and "shift" (of signals) are known, and only the shapes are learned.
+        and "shift" (of signals) are known, and only the shapes are learned. Two of them one after the other are
+        "translation@rotation", which turns and then shifts, or "translation@learned".
     recipe : str or path, default="best"
         How the model is found: "best", "paper" or a TOML file.
     n_epochs : int, default=None

@@ -229,25 +229,19 @@ class CompositeEngine:
 
     def modes(self, shape: Planes, image: Seen, turn: Turn, noise_std: float, *, refine: bool = True) -> Poses:
         """Return the most probable (s₂, s₁) of each image: from the best points, climbed in all coordinates."""
-        size = self.at_once
-        parts = zip(shape.split(size), image.split(size), strict=True)
-        return torch.cat([self._modes(*each, turn, noise_std, refine) for each in parts])
-
-    def _modes(self, shape: Planes, image: Seen, turn: Turn, noise_std: float, refine: bool) -> Poses:
-        sums = self.look(shape, image, turn, noise_std)
-        poses, left = self._starts(sums, shape, image, turn, noise_std, N_STARTS if refine else 1, refine)
+        poses, left = self.climb(shape, image, turn, noise_std, N_STARTS if refine else 1, refine=refine)
         best = left.argmin(dim=1)
         return torus.wrap(poses.take_along_dim(best[:, None, None], dim=1)[:, 0])
 
     def climb(
-        self, shape: Planes, image: Seen, turn: Turn, noise_std: float, n_starts: int
+        self, shape: Planes, image: Seen, turn: Turn, noise_std: float, n_starts: int, *, refine: bool = True
     ) -> tuple[Float[Tensor, "batch start torus"], Float[Tensor, "batch start"]]:
         """Return where one gets to from the best points, and ‖v - R₂MR₁u₁‖² there."""
         size = self.at_once
         parts = []
         for each, rows in zip(shape.split(size), image.split(size), strict=True):
             sums = self.look(each, rows, turn, noise_std)
-            parts.append(self._starts(sums, each, rows, turn, noise_std, n_starts, True))
+            parts.append(self._starts(sums, each, rows, turn, noise_std, n_starts, refine))
         poses, left = zip(*parts, strict=True)
         return torch.cat(poses), torch.cat(left)
 
