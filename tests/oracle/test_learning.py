@@ -210,7 +210,7 @@ class Recorder:
 def test_learning_passes_every_setting_on(make_model, draw, monkeypatch, posterior):
     model = make_model(9, sparsity=0.05, noise_std=0.2)
     images, _, _ = draw(model, batch=20)
-    names = ("make_engine", "infer_codes", "parameter_gradients")
+    names = ("engine_of", "infer_codes", "parameter_gradients")
     engines, inferences, climbs = (Recorder(monkeypatch, name) for name in names)
     settings = Settings(
         n_epochs=2,
@@ -223,7 +223,7 @@ def test_learning_passes_every_setting_on(make_model, draw, monkeypatch, posteri
         gradient="exact",
     )
     learn(model, images, settings, generator=torch.Generator().manual_seed(1))
-    assert engines.calls[0][0][0] == posterior
+    assert engines.calls[0][0][1] == posterior
     assert engines.calls[0][0][2] == 9
     expected = {"n_code_steps": 3, "start": 0.2, "update": "proximal", "gradient": "exact"}
     assert all(call[1] == expected for call in inferences.calls)
