@@ -77,6 +77,8 @@ class CompositeEngine:
         self._points = torus.grid_points(n_first, self.inner_dim, dtype=dtype).to(device)
         offsets = torus.grid_points(self.n_fine, self.inner_dim, dtype=dtype) / self.n_coarse
         self._within = (offsets - math.pi * (1 - 1 / self.n_fine) / self.n_coarse).to(device)  # about a coarse point
+        n_sparse = self.n_coarse // self.inner_dim  # two axes would have too many for every pair of a sort
+        self._sparse = torus.grid_points(n_sparse, self.inner_dim, dtype=dtype).to(device)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -132,8 +134,9 @@ class CompositeEngine:
             parts = [self.carry(shape if one else own, each, turn, noise_std) for own, each in rows]
             there, returned = zip(*parts, strict=True)
             return torch.cat(there), torch.cat(returned)
-        sums = self.at(shape, image, turn, self._points[None], noise_std)
-        sums = self.at(shape, image, turn, self._finer(sums, 1), noise_std)
+        sums = self.at(shape, image, turn, self._sparse[None], noise_std)
+        around = self._best(sums, 1) + self.inner_dim * self._within
+        sums = self.at(shape, image, turn, around, noise_std)
         weights = torch.softmax(sums.log_weights, dim=1)[..., None, None]
         moved = torus.apply_mean_rotation(sums.shapes, sums.rotation)
         back = torus.apply_mean_rotation_transposed(image[:, None].expand_as(sums.rotation), sums.rotation)
