@@ -15,7 +15,7 @@ SMALL = {
     "discover": {"= 20_000, 10, 1000": "= 190, 9, 100"},
     "canonicalize": {"= 20_000, 10, 1000": "= 190, 9, 100"},
     "classify": {"= 20_000, 10, 1000": "= 190, 9, 100"},
-    "particles": {"SIZE, N_SHAPES = 5000": "SIZE, N_SHAPES = 60", "random_state=0).fit": "random_state=0, n_epochs=1).fit"},
+    "particles": {"N_IMAGES = 1500": "N_IMAGES = 60", "random_state=0).fit": "random_state=0, n_epochs=1).fit"},
     "nuisance": {"= 4000, 8, 500": "= 40, 1, 30"},
     "three": {"= 20_000, 6, 1000": "= 190, 3, 200", "(1,), 10_000": "(1,), 190"},
     "layer": {"= (0, 1, 2), 1000, 1000": "= (0,), 150, 200"},
