@@ -74,15 +74,23 @@ class TorusAction(nn.Module):
         self.free_basis = nn.Parameter(stiefel.orthonormalize(random).contiguous())  # LBFGS wants rows
 
     @classmethod
-    def from_parameters(cls, parameters: Parameters, *, keep_rest: bool = False) -> TorusAction:
-        """Make a layer from a learned model: it moves as :func:`liesparse.model.apply_transform` does."""
-        check_group_basis(parameters.group_basis)
-        sizes = parameters.n_pixels, parameters.torus_dim, parameters.n_irreps
+    def from_parameters(cls, parameters: Parameters, *, keep_rest: bool = False, outer: bool = False) -> TorusAction:
+        """Make a layer from a learned model: it moves as :func:`liesparse.model.apply_transform` does.
+
+        Of two groups it is the inner one, or with ``outer`` the other; one layer after the other moves as both do.
+        """
+        if outer and parameters.outer is None:
+            reject("outer", "a model of two groups", "one of one group", "Leave it out.")
+        basis, frequencies = parameters.group_basis, parameters.frequencies
+        if outer and parameters.outer is not None:
+            basis, frequencies = parameters.outer
+        check_group_basis(basis)
+        sizes = parameters.n_pixels, frequencies.shape[1], len(frequencies)
         unused = torch.Generator()  # leaves torch's own generator as it was
         layer = cls(*sizes, keep_rest=keep_rest, dtype=parameters.dtype, generator=unused).to(parameters.device)
         with torch.no_grad():
-            layer.free_basis.copy_(parameters.group_basis)
-            layer.frequencies.copy_(parameters.frequencies)
+            layer.free_basis.copy_(basis)
+            layer.frequencies.copy_(frequencies)
         return layer
 
     @property

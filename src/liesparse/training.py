@@ -207,7 +207,8 @@ def _resume_or_begin(
         fix = "Pass an array or a folder of shards, or no folder for checkpoints."
         reject("images", "images that can be known again, where a run is to be resumed", "a stream", fix)
     parameters = fresh.state.parameters
-    begin = "".join(hash_tensor(value) for value in vars(parameters).values() if isinstance(value, Tensor))
+    every = (*vars(parameters).values(), *(parameters.outer or ()))
+    begin = "".join(hash_tensor(value) for value in every if isinstance(value, Tensor))
     identity = {
         **asdict(settings),
         "noise_std": parameters.noise_std,

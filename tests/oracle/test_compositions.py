@@ -9,6 +9,7 @@ import torch
 from torch.testing import assert_close
 
 from liesparse import LieSparseCoder, em, groups, symmetry, torus
+from liesparse.checkpoint import list_checkpoints
 from liesparse.data import embedded_digits, translations_rotations
 from liesparse.inference import code_gradient, expect_pose, infer_codes, map_poses, parameter_gradients
 from liesparse.lattice import half_lattice
@@ -25,6 +26,7 @@ from liesparse.model import (
     undo_transform,
     uniform_prior,
 )
+from liesparse.nn import TorusAction
 from liesparse.posterior import (
     CompositeEngine,
     CompositePosterior,
@@ -36,6 +38,7 @@ from liesparse.posterior import (
 from liesparse.report import write_report
 from liesparse.reseed import pose_overlaps
 from liesparse.settings import Settings
+from liesparse.training import CheckpointPolicy, train
 
 F64 = torch.float64
 N_OUTER = 24
@@ -273,6 +276,15 @@ def test_each_axis_has_its_own_generator(rng):
         assert_close(symmetry.apply_generator(model, images, axis), slope, atol=1e-7, rtol=0)
 
 
+def test_two_layers_one_after_the_other_move_as_both_groups_do(rng):
+    model = make_composition(rng, outer_dim=2)
+    images, _, poses = draw(model, rng)
+    inner, outer = TorusAction.from_parameters(model), TorusAction.from_parameters(model, outer=True)
+    assert_close(outer(inner(images, poses[:, 2:]), poses[:, :2]), apply_transform(model, images, poses))
+    with pytest.raises(ValueError, match="a model of two groups"):
+        TorusAction.from_parameters(replace(model, outer=None), outer=True)
+
+
 def test_the_report_has_a_section_for_each_coordinate(rng, tmp_path):
     model = make_composition(rng, outer_dim=2, inside=True)
     images, _, _ = draw(model, rng, 5)
@@ -335,6 +347,22 @@ def test_learning_with_two_known_groups_and_its_file(rng, tmp_path):
     drawn, found = again.sample(3)
     assert drawn.shape == (3, 14, 14)
     assert found.poses.shape == (3, 3)
+
+
+def test_a_stopped_run_goes_on_to_the_same_bits(rng, tmp_path):
+    model = make_composition(rng, inside=True)
+    images = torch.nn.functional.normalize(torch.randn(40, 20, generator=rng, dtype=F64), dim=1)
+    settings = Settings(method="em", n_epochs=3, batch_size=10, lattice="paper")
+    policy = CheckpointPolicy(tmp_path, every=3, keep=9)
+    how = {"monitor_images": images[:5], "checkpoints": policy}
+    whole = train(model, images, settings, generator=torch.Generator().manual_seed(3), **how)
+    for path in list_checkpoints(tmp_path)[2:]:  # as if it had been stopped there
+        path.unlink()
+    again = train(model, images, settings, generator=torch.Generator().manual_seed(3), **how)
+    for name in ("group_basis", "dictionary"):
+        assert getattr(again.parameters, name).equal(getattr(whole.parameters, name))
+    assert again.parameters.outer.group_basis.equal(model.outer.group_basis)
+    assert again.history == whole.history
 
 
 def test_the_outer_group_stays_as_it_is_and_the_inner_one_is_learned(rng):
