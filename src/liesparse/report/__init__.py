@@ -48,7 +48,7 @@ def write_report(
     factor_names: tuple[str, ...] = (),
     title: str = "What the model has learned",
     facts: Mapping[str, str] | None = None,
-    metrics: Mapping[str, float] | None = None,
+    metrics: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write ``report.html``, one self-contained page, and its pictures as files into ``folder/report``.
 
