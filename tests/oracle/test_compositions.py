@@ -181,6 +181,25 @@ def test_an_m_step_never_lowers_the_expected_likelihood(rng):
         before = after
 
 
+@pytest.mark.usefixtures("few_points")
+def test_shapes_of_which_the_outer_group_shows_a_part_settle_where_the_gradient_vanishes(rng):
+    model = make_composition(rng)  # the inner planes lie partly outside the outer ones
+    images, codes, _ = draw(model, rng, 30)
+    engine = whole_engine(model)
+
+    def uphill():
+        found = parameter_gradients(model, images, codes, expect_pose(model, images, codes, engine), "exact").dictionary
+        shapes = model.dictionary
+        return float((found - shapes * (found * shapes).sum(dim=0)).norm())  # along the sphere
+
+    before = uphill()
+    for _ in range(300):
+        found = expect_pose(model, images, codes, engine)
+        averages = em.average(em.Averages.zero(model), images, codes, found, 1.0, model.outer)
+        model = em.maximize(model, averages, learn_group=False)
+    assert uphill() < 0.01 * before
+
+
 def test_few_points_give_what_all_points_give(rng):
     """At the size of pictures: what is left out carries no mass, and FISTA finds the same codes."""
     images = translations_rotations(30, max_shift=3, max_degrees=180, generator=rng).images

@@ -5,11 +5,13 @@ import math
 import pytest
 import torch
 
-from liesparse import LieSparseCoder
+from liesparse import LieSparseCoder, training
 from liesparse.data import embedded_digits, translations
 from liesparse.initialization import known_translation
 from liesparse.model import reconstruct
 from liesparse.posterior import AdaptiveEngine
+from liesparse.recipes import load_recipe
+from liesparse.settings import ModelSettings
 from liesparse.verdict import Verdict, judge, motion_effects, noise_share, read_verdict, share_filled
 
 
@@ -90,6 +92,22 @@ def test_words_for_a_motion_that_was_given():
     assert "--group" in lost.advice
     before = {name: value for name, value in lost._asdict().items() if name != "given"}
     assert read_verdict(before | {"effects": [0.5, 0.4]}, "x") == lost._replace(given=False)  # files of before
+
+
+def test_the_images_of_the_verdict_are_kept_out_of_learning(monkeypatch):
+    seen, images = {}, images_of(6, n=250)
+    train = training.train
+
+    def watched(start, learned, *rest, **how):
+        seen.update(learned=learned, **how)
+        return train(start, learned, *rest, **how)
+
+    monkeypatch.setattr(training, "train", watched)
+    recipe = load_recipe("best").with_values({"start": "data", "learning.n_epochs": 1})
+    training.learn_model(images, ModelSettings(4), recipe, generator=torch.Generator().manual_seed(0))
+    assert (len(seen["learned"]), len(seen["monitor_images"])) == (225, 25)
+    both = torch.cat((seen["learned"], seen["monitor_images"]))
+    assert both.sort(dim=0).values.equal(images.sort(dim=0).values)
 
 
 def test_noise_is_told_from_what_the_planes_leave(model):
