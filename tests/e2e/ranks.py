@@ -14,6 +14,8 @@ import torch
 
 from liesparse import Parameters, random_start, save_model, start_from_data
 from liesparse.data import ShardBatches, open_shards
+from liesparse.groups import Shifts
+from liesparse.model import Outer
 from liesparse.parallel import Group, LostError, join
 from liesparse.settings import Settings
 from liesparse.state import Progress
@@ -26,7 +28,7 @@ COMMON = Settings(
     n_epochs=4, batch_size=BATCH, n_grid=16, n_code_steps=8, code_start=0.2, group_rate=0.02, reseed_overlap=0.8
 )
 EM = replace(COMMON, posterior="adaptive", method="em", first_memory=10.0)
-METHODS = {"gradient": COMMON, "em": EM, "one shape": EM, "stream": COMMON}
+METHODS = {"gradient": COMMON, "em": EM, "one shape": EM, "stream": COMMON, "composition": EM}
 
 
 def images() -> torch.Tensor:
@@ -41,9 +43,9 @@ def images() -> torch.Tensor:
     return torch.nn.functional.normalize(rows + 0.02 * torch.randn(rows.shape, generator=rng).double(), dim=1)
 
 
-def make_start(data: torch.Tensor, *, one: bool = False) -> Parameters:
+def make_start(data: torch.Tensor, method: str = "") -> Parameters:
     """Return four shapes; or one with a plane that never turns, of which no image tells one direction."""
-    rng = torch.Generator().manual_seed(4)
+    rng, one = torch.Generator().manual_seed(4), method == "one shape"
     start = random_start(
         24,
         n_components=1 if one else 4,
@@ -55,7 +57,8 @@ def make_start(data: torch.Tensor, *, one: bool = False) -> Parameters:
         generator=rng,
         dtype=data.dtype,
     )
-    return start_from_data(start, data, generator=rng)
+    start = start_from_data(start, data, generator=rng)
+    return replace(start, outer=Outer(*Shifts(24).make_basis(data, 6))) if method == "composition" else start
 
 
 def learn(group: Group, method: str, out: Path, shards: str, deadly: int) -> None:
@@ -66,7 +69,7 @@ def learn(group: Group, method: str, out: Path, shards: str, deadly: int) -> Non
             os.kill(os.getpid(), signal.SIGKILL)
 
     trained = train(
-        make_start(data, one=method == "one shape"),
+        make_start(data, method),
         ShardBatches(open_shards(shards), BATCH, dtype=torch.float64) if method == "stream" else data,
         METHODS[method],
         generator=torch.Generator().manual_seed(5),
