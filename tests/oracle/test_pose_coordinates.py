@@ -140,8 +140,8 @@ def test_a_template_without_images_keeps_its_shape(shifted, monkeypatch):
 
 
 def test_pictures_that_come_round_too_early_go_all_the_way_round(rng):
-    """They come round after 0.3 of the axis, which no integer mends."""
-    images, slow = circle_of_signals(1 / 0.3, n_poses=1)
+    """They come round after 0.28 of the axis, which no integer mends, nor a number near one."""
+    images, slow = circle_of_signals(1 / 0.28, n_poses=1)
     engine = make_engine("auto", slow.frequencies)
     better = improve_coordinates(slow, images, engine, generator=rng)
     assert quality(better, images[:300]) > quality(slow, images[:300]) + 5
