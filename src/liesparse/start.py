@@ -57,10 +57,9 @@ def choose_start(
     states = [State.begin(start.parameters, generator) for start in starts]
     n_trial = max(1, round(TRIAL_IMAGES * model.n_components / settings.batch_size))
     rivals = list(zip(states, starts, strict=True))
-    engine = engine_for(starts[0].parameters, settings)
     while len(rivals) > 1:
         rivals = [(resume(state, source, settings, until=state.step + n_trial), start) for state, start in rivals]
-        rivals.sort(key=lambda rival: examine(rival[0].parameters, monitor_images, engine).objective, reverse=True)
+        rivals.sort(key=lambda rival: _objective(rival[0].parameters, monitor_images, recipe), reverse=True)
         rivals = rivals[: len(rivals) // 2]
     state, best = rivals[0]
     shares = [start.pair_share for start in starts]

@@ -1,5 +1,7 @@
 """The motion from pairs of images: neighbours by brute force, and groups that are known."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.testing import assert_close
@@ -14,7 +16,7 @@ from liesparse.posterior import AdaptiveEngine
 from liesparse.recipes import load_recipe
 from liesparse.reproduce.battery import shifted_signals
 from liesparse.settings import ModelSettings
-from liesparse.start import choose_start, make_start
+from liesparse.start import Start, choose_start, make_start
 
 
 def test_neighbours_are_the_nearest_that_are_not_the_same(rng):
@@ -136,3 +138,17 @@ def test_several_starts_say_how_many_agree(rng):
     assert 1 <= start.n_agreed <= 2
     few = choose_start(data.images[:100], model, recipe, generator=rng, monitor_images=data.images[:50])
     assert few.pair_share is None  # too few for pairs
+
+
+def test_each_start_is_judged_by_its_own_frequencies(rng, monkeypatch):
+    """The true group wins against one whose planes have other frequencies, whichever comes first."""
+    data = translations(300, max_shift=3.5, sources=embedded_digits()[:3], generator=rng)
+    good = known_translation(embedded_digits()[:3], n_irreps=60)
+    poor = replace(good, frequencies=good.frequencies.flip(0))
+    settings, recipe = ModelSettings(3), load_recipe("best").with_values({"n_init": 2, "learning.n_epochs": 1})
+    monkeypatch.setattr("liesparse.start.TRIAL_IMAGES", 1)
+    for order in ([good, poor], [poor, good]):
+        starts = iter([Start(each) for each in order])
+        monkeypatch.setattr("liesparse.start.make_start", lambda *_, starts=starts, **__: next(starts))
+        best = choose_start(data.images, settings, recipe, generator=rng, monitor_images=data.images[:50])
+        assert best.parameters.frequencies.equal(good.frequencies)
