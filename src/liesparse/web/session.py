@@ -122,12 +122,12 @@ def read_upload(session: Session, content: bytes) -> tuple[Float[Tensor, " pixel
     rows, columns, channels, _, _ = picture_layout(session.coder.image_shape_)
     if channels != 1:
         reject("image", "a model of grey images", f"one with {channels} channels", "Pick a test image instead.")
-    preprocessing = Preprocessing(size=(rows, columns), crop=rows == columns)
+    preprocessing = Preprocessing((rows, columns), "crop" if rows == columns else "stretch")
     raw = decode_all([("the picture", content)], preprocessing, "the upload")
     pixels = torch.from_numpy(np.asarray(raw.pixels[0], dtype=np.float32))
     if bool(pixels.min() == pixels.max()):
         reject("image", "something to see", "one colour all over", "Choose another file.")
-    notes = ["cropped to the central square"] if preprocessing.crop and width != height else []
+    notes = ["cropped to the central square"] if preprocessing.fit == "crop" and width != height else []
     if (width, height) != (columns, rows):
         notes.append(f"{width} × {height} pixels brought to {columns} × {rows}")
     known = session.examples if len(session.examples) else session.coder.model_.dictionary.T
