@@ -179,7 +179,7 @@ def hold_out(images: ImageSet, n: int | None, n_test: int | None, seed: int) -> 
 def _read(name: str, train: ImageSet, drawn: Numbers, test: ImageSet, test_drawn: Numbers, n_blank: int) -> LoadedData:
     """Read images of one set to learn from, and of another, or the same, to test."""
     images, labels = (train.rows(drawn), test.rows(test_drawn)), (train.labels(drawn), test.labels(test_drawn))
-    known = {"label_names": test.array.label_names, "test_names": test.names(test_drawn)}
+    known: dict[str, Any] = {"label_names": test.array.label_names, "test_names": test.names(test_drawn)}
     return LoadedData(name, *images, train.image_shape, *labels, n_blank=n_blank, notes=train.notes, **known)
 
 

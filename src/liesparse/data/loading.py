@@ -45,7 +45,13 @@ class ImagesInOrder(NamedTuple):
     notes: tuple[str, ...]
     names: tuple[str, ...]  # the path of each picture from its folder, else a number
     labels: tuple[str, ...] = ()  # where they are known
-    preprocessing: Preprocessing = Preprocessing()  # of pictures in a folder: what was done to them
+    preprocessing: Preprocessing = Preprocessing()  # what was done to them
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The path of each picture from its folder; where one file holds all, its name and the number in it."""
+        whole = Path(self.name).name
+        return tuple(name if Path(name).suffix else f"{whole}[{name}]" for name in self.names)
 
     def summary(self) -> str:
         """Say in one line how many images there are and what was done to them."""
@@ -74,9 +80,9 @@ def load_data(
     **parameters
         The same parameters as keywords; they win over those in ``spec``. All files know ``n`` and ``n_test`` (images
         to learn from and to test), ``seed`` (which are drawn), ``size`` (28 or "28x20") and ``fit`` ("crop", "pad" or
-        "stretch" to its aspect), ``crop`` (to the central square, before resizing), ``invert`` and ``colour`` (keep it: images of shape (height, width, 3)); .npz and
-        .parquet also ``key`` and ``labels``; a folder of shards ``key`` and ``stream`` (whether to leave the images on
-        disk; unless given, from 512 MiB on).
+        "stretch" to its aspect), ``crop`` (to the central square, before resizing), ``invert`` and ``colour`` (keep
+        it: images of shape (height, width, 3)); .npz and .parquet also ``key`` and ``labels``; a folder of shards
+        ``key`` and ``stream`` (whether to leave the images on disk; unless given, from 512 MiB on).
 
     Raises
     ------
@@ -113,7 +119,7 @@ def load_images(
     """
     head, given = parse_spec(spec)
     if head in DATASETS:
-        few = {"n": 1, "n_test": given.get("n_test", given["n"])} if "n" in given else {}
+        few: dict[str, Any] = {"n": 1, "n_test": given.get("n_test", given["n"])} if "n" in given else {}
         loaded = check_shape(load_data(spec, data_dir=data_dir, download=download, **few), image_shape)
         names = loaded.test_names or tuple(f"test-{place:06d}" for place in range(len(loaded.test)))
         places = np.array([int(name.removeprefix("test-")) for name in names], dtype=np.int64)

@@ -101,6 +101,35 @@ def _check_archive(path: Path, n_members: int, sizes: list[int]) -> None:
             reject("data", expected, f"{got} in {path}", "Unpack it yourself if you trust it, and pass the folder.")
 
 
+def move_picture(
+    pixels: NDArray[Any], matrix: NDArray[np.floating], shape: tuple[int, ...], frame: tuple[int, int] | None = None
+) -> NDArray[Any]:
+    """Show a picture so that each place p, from its centre, shows what was at ``matrix @ p``; beyond, its edge colour.
+
+    The matrix counts in pixels of images of some ``shape``, which show this ``frame`` of the picture, or all of it.
+    """
+    from PIL import Image
+
+    height, width = pixels.shape[:2]
+    tall, wide = frame or (height, width)
+    size, centre = np.diag([wide / shape[1], tall / shape[0], 1]), np.eye(3)
+    centre[:2, 2] = width / 2, height / 2
+    whole = centre @ size @ matrix @ np.linalg.inv(size) @ np.linalg.inv(centre)
+    edge = np.concatenate((pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]))
+    fill = tuple(np.median(edge, axis=0).tolist()) if pixels.ndim == 3 else float(np.median(edge))
+    if pixels.dtype == np.uint8:
+        fill = tuple(map(int, fill)) if isinstance(fill, tuple) else int(fill)
+    affine = tuple(whole[:2].flatten().tolist())
+    picture, how = Image.fromarray(pixels), (Image.Transform.AFFINE, affine, Image.Resampling.BICUBIC)
+    return np.asarray(picture.transform((width, height), *how, fillcolor=fill))
+
+
+def read_picture(path: Path, preprocessing: Preprocessing) -> NDArray[Any]:
+    """Read one picture in its own size, inverted and in colours as the model sees it."""
+    pixels, _ = _decode(path.read_bytes(), str(path), preprocessing.colour)
+    return pixels.max() - pixels if preprocessing.invert else pixels
+
+
 def decode_all(pictures: Iterable[tuple[str, bytes]], preprocessing: Preprocessing, where: str) -> ImageArray:
     """Decode, grey if need be, and preprocess pictures that come with their names; all must end up equally large."""
     found: list[NDArray[Any]] = []

@@ -63,7 +63,7 @@ class Findings:
             reject("test", "images", f"{len(test)} blank rows", "Give held-out images.")
         images = torch.nn.functional.normalize(test[seen][:MOST_IMAGES].to(model.group_basis), dim=1)
         self.images, self.signed = images, float(images.min()) < -0.1 * float(images.max())
-        inferred, self.posterior, scores = coder.describe(images)
+        inferred, self.posterior, scores, self.confidence = coder.describe(images)
         self.codes, self.poses = (part.to(images) for part in inferred)
         self.largest = symmetry.largest_code(self.codes)  # template of each image, -1 without any
         self.reconstructions = reconstruct(model, self.codes, self.poses)
