@@ -53,6 +53,6 @@ def warp_pictures(
             frame = rows.preprocessing.frame(*pixels.shape[:2])
         else:
             image = rows.images[row].reshape(shape).numpy()
-            pixels, frame = np.round(255 * np.clip(image / image.max(), 0, 1)).astype(np.uint8), shape[:2]
+            pixels, frame = np.round(255 * np.clip(image / image.max(), 0, 1)).astype(np.uint8), (shape[0], shape[1])
         moved.append(move_picture(pixels, matrix, shape, frame))
     return moved

@@ -119,9 +119,9 @@ def judge(
     explained = min(1.0, max(0.0, 1 - left / (1 - noise)))
     n_motions = sum(effect >= LEAST_EFFECT for effect in effects)
     good = explained >= LEAST_EXPLAINED and n_motions > 0 and better and left < LEFT * plain_left
-    ours, plain = (float(snr(images, one).mean()) for one in (found, plainly))
+    ours, theirs = (float(snr(images, one).mean()) for one in (found, plainly))
     return Verdict(
-        good, n_motions, parameters.torus_dim, explained, effects, ours, plain, pair_share, n_starts, n_agreed, given
+        good, n_motions, parameters.torus_dim, explained, effects, ours, theirs, pair_share, n_starts, n_agreed, given
     )
 
 

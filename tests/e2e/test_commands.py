@@ -145,7 +145,8 @@ def test_canonicalize_writes_images(trained, pictures, tmp_path):
     out = tmp_path / "canonical"
     done = run("canonicalize", folder, pictures, "--out", out)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert sorted(os.listdir(out)) == [*(f"{place}.png" for place in (0, 1, 3, 4, 5, 6)), "canonical.npy", "sheet.png"]
+    index = ["canonical.csv", "canonical.npy", "sheet.png"]
+    assert sorted(os.listdir(out)) == [*(f"{place}.png" for place in (0, 1, 3, 4, 5, 6)), *index]
     assert np.load(out / "canonical.npy").shape == (6, 8, 8)
     with Image.open(out / "3.png") as image:
         assert image.size == (8, 8)

@@ -214,7 +214,7 @@ def traverse(
 
 def _extent(coder: LieSparseCoder, axis: int, values: Any) -> str:
     """Say how far a walk goes, and how much of the circle that is."""
-    if values is not None:
+    if values is not None or coder.pose_ranges_ is None:
         return f"from {values[0]:+.2f} to {values[-1]:+.2f} radians"
     import numpy as np
 

@@ -55,10 +55,8 @@ class PosedCoder(Coder):
     def effective_recipe(self) -> Recipe:
         """Return the recipe with all changes that the parameters ask for."""
         file, kept = self._recipe or ("", None)
-        recipe, values = (
-            kept if kept and file == str(self.recipe) else load_recipe(self.recipe),
-            dict(self.settings or {}),
-        )
+        recipe = kept if kept and file == str(self.recipe) else load_recipe(self.recipe)
+        values = dict(self.settings or {})
         if self.n_epochs is not None:
             values["learning.n_epochs"] = self.n_epochs
         return recipe.with_values(values)
@@ -193,8 +191,9 @@ class PosedCoder(Coder):
         scores, posterior = self._log_likelihood(images, codes), self._pose_posterior(images, codes)
         known = getattr(self, "pose_ranges_", None)
         middles = torch.zeros(model.n_components, model.torus_dim) if known is None else self._tensor(known)[..., 0]
-        rows = images.rows * images.seen  # of a blank image nothing is known
-        rated = rate_confidence(model, rows, codes, poses, scores, middles.to(poses), self._engine())
+        rated = rate_confidence(model, images.rows, codes, poses, scores, middles.to(poses), self._engine())
+        blank = images.norms[:, 0] == 0  # of which nothing is known
+        rated = rated._replace(confidence=rated.confidence * ~blank, uncertain=rated.uncertain | blank)
         found, confidence = map(images.restore, (codes, poses)), Confidence(*map(images.restore, rated))
         return Description(Inference(*found), posterior, images.restore(scores), confidence)
 

@@ -219,7 +219,7 @@ def _height(images: Array, n_columns: int) -> float:
 
 
 def before_and_after(
-    before: Sequence[Array], after: Sequence[Array], uncertain: NDArray[np.bool_], *, n_columns: int = 10
+    before: Sequence[NDArray[Any]], after: Sequence[NDArray[Any]], uncertain: NDArray[np.bool_], *, n_columns: int = 10
 ) -> Figure:
     """Show images above and what became of them below, those that the model is not sure of by themselves."""
     look, parts = look_of(np.stack(before)), []
@@ -239,7 +239,7 @@ def before_and_after(
     return figure
 
 
-def _shrink(image: Array, shape: tuple[int, ...]) -> Array:
+def _shrink(image: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
     """Return an image at most a few times as large as a shape, in that shape's aspect, for a sheet."""
     if image.shape[:2] == shape:
         return image
