@@ -38,13 +38,25 @@ def pictures(tmp_path_factory):
 def test_train_writes_a_whole_run(trained):
     folder, done = trained
     assert done.returncode == 0, done.stderr
-    files = {"baseline.safetensors", "checkpoints", "history.json", "metrics.json", "model.safetensors", "run.json"}
-    assert set(os.listdir(folder)) == files
+    files = {"README.md", "baseline.safetensors", "baseline_large.safetensors", "checkpoints", "history.json"}
+    assert set(os.listdir(folder)) == files | {"metrics.json", "model.safetensors", "run.json"}
     assert "8 × 8 pixels" in done.stdout
     assert re.search(r"^ +2/2 +\d", done.stdout, flags=re.MULTILINE)  # the table of health
     opened = load_run(folder)
     assert opened.coder.components_.shape == (4, 64)
     assert opened.settings["data"] == "digits"
+    assert opened.settings["settings"] == {
+        "n_components": 4,
+        "n_irreps": 10,
+        "group": "learned",
+        "torus_dim": 2,
+        "multiplicity": "auto",
+        "sparsity": 10.0,
+        "noise_std": "auto",
+        "start": "data",
+    }
+    assert opened.coder.pose_ranges_.shape == (4, 2, 3)
+    assert "images/s" in done.stdout
     assert len(json.loads((folder / "history.json").read_text())["epochs"]) == 2
     assert f"{opened.metrics['lsc_snr']:.2f}" in done.stdout
     assert f"{opened.metrics['sparse_coding_snr']:.2f}" in done.stdout
@@ -110,6 +122,21 @@ def test_ctrl_c_and_resume_give_the_same_model(trained, tmp_path):
     assert "unfinished" in unfinished.stdout
     assert run("train", "digits", "--out", out, *SMALL, "--resume").returncode == 0
     assert (out / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
+
+
+def test_evaluate_on_images_of_another_size_gives_advice_that_works(trained):
+    done = run("evaluate", trained[0], "--data", "mnist-mini")
+    assert done.returncode == 1
+    assert "mnist-mini has one size only" in done.stdout
+
+
+def test_numbers_that_cannot_be_written_are_noticed_before_training(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    for target in (tmp_path / "file" / "numbers.json", tmp_path):
+        done = run("train", "digits", "--out", tmp_path / "run", *SMALL, "--json", target)
+        assert done.returncode == 1
+        assert "with --json" in done.stdout
+        assert not (tmp_path / "run").exists()
 
 
 def test_evaluate_prints_the_same_numbers(trained):

@@ -60,7 +60,7 @@ def test_moved_shapes_are_trusted_and_noise_is_not(coder, data):
     assert coder.confidence(np.zeros((1, 14, 14))).uncertain.all()
 
 
-def test_two_poses_that_explain_an_image_equally_share_its_mass(shapes):
+def test_two_poses_that_explain_an_image_equally_share_its_mass():
     twice = torch.zeros(1, 14, 14)
     twice[0, 3:6, 3] = twice[0, 3:6, 10] = 1.0
     bar = torch.zeros(1, 14, 14)
@@ -100,7 +100,7 @@ def test_canonical_images_keep_their_names_and_doubtful_ones_are_set_apart(folde
     assert np.abs(seen - np.clip(stored / stored.max(), 0, 1)).max() < 0.01
 
 
-def test_warp_moves_the_original_picture(folder, data):
+def test_warp_moves_the_original_picture(folder):
     out = folder / "warped"
     done = run("canonicalize", folder / "run", f"{folder / 'digits'}:size=14", "--out", out, "--warp")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -117,7 +117,7 @@ def test_warp_moves_the_original_picture(folder, data):
     assert apart["after"] < 0.5 * apart["before"]
 
 
-def test_warp_needs_a_known_motion(folder, coder, tmp_path):
+def test_warp_needs_a_known_motion(folder, tmp_path):
     random = torch.linalg.qr(torch.randn(196, 40, generator=torch.Generator().manual_seed(0))).Q
     other = LieSparseCoder.from_model(known_translation(embedded_digits()[:, ::2, ::2], n_irreps=20), (14, 14))
     other.model_.group_basis.copy_(random)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,19 @@ console = rich.get_console()
 debug = False  # whether tracebacks are let through (``liesparse --debug …``)
 
 
+def check_writable(folder: Path, option: str = "--out") -> None:
+    """Find out before hours of training whether a folder can be written, and leave nothing behind."""
+    made = [place for place in (folder, *folder.parents) if not place.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ValueError(f"Cannot write to {folder}: {error.strerror}. Choose another place with {option}.") from None
+    for place in made:
+        place.rmdir()
+
+
 def set_console(target: Path | None = None) -> Path | None:
     """Send messages to the standard output, or to the standard error where ``--json -`` needs the former.
 
@@ -30,6 +44,10 @@ def set_console(target: Path | None = None) -> Path | None:
     rich.reconfigure(soft_wrap=True, highlight=False, markup=False, stderr=str(target) == "-", quiet=another)
     if not console.is_terminal:
         console.width = 120
+    if target is not None and str(target) != "-":
+        if target.is_dir():
+            raise ValueError(f"Cannot write to {target}: it is a folder. Choose a file with --json.")
+        check_writable(target.parent, "--json")
     return target
 
 
@@ -42,6 +60,13 @@ JsonOption = Annotated[
 SetOption = Annotated[
     list[str] | None, Option("--set", help="Change a value of the recipe, as learning.first_memory=20.")
 ]
+
+
+def count(number: int, noun: str, plural: str = "") -> str:
+    """Return a number of things as one reads it: 1 image, 2 axes."""
+    from liesparse._checks import count as words  # with torch, which no command loads before it must
+
+    return words(number, noun, plural)
 
 
 def fail(message: str, code: int = 1) -> Exit:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from liesparse._checks import count
-from liesparse.cli.common import DataDir, JsonOption, ProgressBar, console, fail, write_numbers
+from liesparse.cli.common import DataDir, JsonOption, ProgressBar, console, count, fail, write_numbers
 from liesparse.cli.train import print_metrics, print_verdict
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ def evaluate(run: RunArgument, data: OtherData = None, data_dir: DataDir = None,
 
     opened, _, loaded = _open(run, data, data_dir)
     console.print(loaded.summary())
-    metrics = measure(opened.coder, opened.baseline, loaded.test)
+    metrics = measure(opened.coder, opened.baseline, loaded.test, large_baseline=opened.large_baseline)
     write_numbers(metrics, json)
     print_metrics(metrics)
     print_verdict(opened.coder)

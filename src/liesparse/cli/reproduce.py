@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option, Typer
 
 from liesparse.cli import common
-from liesparse.cli.common import DataDir, EpochsOption, JsonOption, SetOption, console, explained
-from liesparse.cli.train import check_writable
+from liesparse.cli.common import DataDir, EpochsOption, JsonOption, SetOption, check_writable, console, explained
 
 if TYPE_CHECKING:
     from liesparse.reproduce.table1 import Job, Order, Tell
