@@ -223,6 +223,7 @@ def _extent(coder: LieSparseCoder, axis: int, values: Any) -> str:
 
 def report(run: RunArgument, data: OtherData = None, data_dir: DataDir = None) -> None:
     """Write RUN/report.html: what did it learn? One file, no network."""
+    from liesparse.data import parse_spec
     from liesparse.report import write_report
     from liesparse.run_directory import measure
 
@@ -233,9 +234,13 @@ def report(run: RunArgument, data: OtherData = None, data_dir: DataDir = None) -
         test=loaded.test,
         image_shape=loaded.image_shape,
         baseline=opened.baseline,
+        large_baseline=opened.large_baseline,
+        labels=loaded.test_labels,
+        label_names=loaded.label_names,
+        names=loaded.test_names,
         factors=loaded.test_factors,
         factor_names=loaded.factor_names or (),
-        title=f"What liesparse learned from {spec}",
+        title=f"What liesparse learned from {Path(parse_spec(spec).head).name}",
         facts={name: str(opened.settings.get(name, "-")) for name in ("data_summary", "recipe", "seed")},
         metrics=measure(opened.coder, opened.baseline, loaded.test) if data else opened.metrics,
     )

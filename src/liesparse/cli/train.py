@@ -109,9 +109,9 @@ def _train(
         shared["noise_std"] = coder.model_.noise_std
         baseline = SparseCoder(n_epochs=5, **shared).fit(loaded.train.reshape(-1, *loaded.image_shape))
         large = None
-        if coder.plain_dictionary is not None:  # found with the verdict
+        if coder.plain_dictionary_ is not None:  # found with the verdict
             known = {name: shared[name] for name in ("sparsity", "noise_std")}
-            large = SparseCoder.from_dictionary(coder.plain_dictionary, loaded.image_shape, **known)
+            large = SparseCoder.from_dictionary(coder.plain_dictionary_, loaded.image_shape, **known)
         metrics = run_directory.measure(coder, baseline, loaded.test, large_baseline=large)
         metrics["training_seconds"] = round(seconds, 1)
         how = {"data": data, "data_summary": loaded.summary(), "recipe": str(coder.recipe), "seed": coder.random_state}

@@ -286,7 +286,7 @@ class LieSparseCoder(PosedCoder):
     def _set_model(self, trained: Trained) -> LieSparseCoder:
         model, self.history_, self.n_iter_, self.verdict_, ranges, plain = trained
         self.pose_ranges_ = None if ranges is None else to_cpu(ranges).numpy()
-        self.plain_dictionary = None if plain is None else to_cpu(plain)  # for a comparison; not saved
+        self.plain_dictionary_ = None if plain is None else to_cpu(plain)  # for a comparison; not saved
         self.model_ = model.to(choose_device(self.device))
         self.components_ = to_cpu(self.model_.dictionary.T).contiguous().numpy()
         self.group_basis_ = to_cpu(self.model_.group_basis).numpy()
