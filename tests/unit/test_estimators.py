@@ -20,6 +20,7 @@ from liesparse.checkpoint import list_checkpoints
 from liesparse.files import read_sealed, write_sealed
 from liesparse.initialization import known_translation
 from liesparse.training import Interrupted
+from liesparse.verdict import Verdict
 
 SETTINGS = {"learning.batch_size": 100, "start": "data"}  # the motion from pairs takes seconds, and is tried elsewhere
 SMALL = {"n_components": 3, "n_irreps": 6, "n_epochs": 2, "settings": SETTINGS, "random_state": 0}
@@ -336,3 +337,15 @@ def test_walks_go_where_the_data_is():
         middle, low, high = ranges[template, 0]
         assert poses[template, :, 0].tolist() == pytest.approx(np.linspace(middle + low, middle + high, 5), abs=0.02)
     assert_close(coder.traverse(images, 0, full=True), around)
+
+
+def test_a_notebook_shows_templates_and_the_verdict():
+    model = known_translation(torch.nn.functional.avg_pool2d(embedded_digits()[None, :3], 2)[0], n_irreps=20)
+    verdict = Verdict(True, 2, 2, 0.9, (0.5, 0.4), 20.0, 3.0)
+    coder = LieSparseCoder.from_model(model, (14, 14), verdict=verdict)
+    for shown in (coder._repr_html_(), coder._repr_mimebundle_()["text/html"]):
+        assert "Found two motions" in shown
+        assert 'src="data:image/png;base64,' in shown
+        assert "n_components" in shown  # scikit-learn's own
+    assert "data:image/png" not in LieSparseCoder()._repr_html_()
+    assert "LieSparseCoder" in LieSparseCoder()._repr_mimebundle_()["text/plain"]

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import ipaddress
-import logging
 import math
-import threading
-import webbrowser
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -14,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from liesparse.cli.common import DataDir, JsonOption, ProgressBar, console, count, fail, write_numbers
+from liesparse.cli.common import DataDir, JsonOption, console, count, fail, import_quickly, progress_bar, write_numbers
 from liesparse.cli.train import print_metrics, print_verdict
 
 if TYPE_CHECKING:
@@ -45,6 +41,7 @@ def _open(run: Path, data: str | None, data_dir: Path | None) -> tuple[Run, str,
 
 def _open_images(run: Path, images: str, data_dir: Path | None) -> tuple[LieSparseCoder, ImagesInOrder]:
     """Return the model of a run, and the images for it."""
+    import_quickly()
     from liesparse.data import load_images
     from liesparse.run_directory import load_run
 
@@ -55,7 +52,7 @@ def _open_images(run: Path, images: str, data_dir: Path | None) -> tuple[LieSpar
 def _chunks(rows: ImagesInOrder) -> Iterator[Tensor]:
     """Say what the images are, yield them some at a time, and show how many are done."""
     console.print(rows.summary())
-    with ProgressBar("images") as bar:
+    with progress_bar("images") as bar:
         for place, chunk in enumerate(rows.images.split(CHUNK)):
             yield chunk
             done = place * CHUNK + len(chunk)
@@ -260,6 +257,11 @@ def explore(
     data_dir: DataDir = None,
 ) -> None:
     """Explore a model in the browser: shapes, poses, planes, your own drawings."""
+    import ipaddress
+    import logging
+    import threading
+    import webbrowser
+
     logging.basicConfig(format="%(message)s")
     if export is not None:
         _check_suffix("--export", export, ".html", ".htm")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import time
 from contextlib import suppress
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -83,7 +82,7 @@ def suggest(
             raise ValueError(f"--torus-dims: expected numbers such as 1,2, got {torus_dims}.") from None
     loaded = load_data(data, data_dir=data_dir)
     console.print(loaded.summary())
-    with common.ProgressBar("trials") as bar:
+    with common.progress_bar("trials") as bar:
         done: list[int] = []
 
         def tell(trial: Any) -> None:
@@ -108,6 +107,8 @@ def doctor(
     json: JsonOption = None,
 ) -> None:
     """Show versions, threads, kernel and data, and train a small model as a test (about ten seconds)."""
+    from importlib import metadata
+
     import torch
 
     from liesparse import __version__, devices
@@ -157,7 +158,7 @@ def bench(
     from liesparse import figures, files
     from liesparse.reproduce.bench import run_bench
 
-    with common.ProgressBar("measuring") as bar:
+    with common.progress_bar("measuring") as bar:
         result = run_bench(report=bar.show)
     _print_bench(result)
     common.write_numbers(result, json)

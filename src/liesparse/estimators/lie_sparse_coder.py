@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
@@ -293,6 +294,20 @@ class LieSparseCoder(PosedCoder):
         self.frequencies_ = to_cpu(self.model_.frequencies).numpy()
         self._state = None
         return self
+
+    def _repr_html_(self) -> str:
+        """Show the templates and the verdict in a notebook, above scikit-learn's own table of parameters."""
+        plain: str = super()._repr_mimebundle_().get("text/html", "")
+        if not hasattr(self, "model_") or len(self.image_shape_) not in (2, 3):
+            return plain
+        from liesparse.figures import sheet_html  # only who looks waits for matplotlib
+
+        used = self.components_[:60].reshape(-1, *self.image_shape_)
+        verdict = "" if self.verdict_ is None else f"<p><b>{html.escape(str(self.verdict_))}</b></p>"
+        return f"<div>{verdict}{sheet_html(used, 10)}</div>{plain}"
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        return super()._repr_mimebundle_(**kwargs) | {"text/html": self._repr_html_()}
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in super().__getstate__().items() if key != "_state"}

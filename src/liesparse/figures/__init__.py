@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import shutil
 import subprocess
@@ -216,6 +217,19 @@ def sheet_figure(images: Array, n_columns: int, title: str) -> Figure:
 def _height(images: Array, n_columns: int) -> float:
     """Return the height of a sheet, in widths of an image."""
     return -(-len(images) // n_columns) * images.shape[1] / images.shape[2]
+
+
+def sheet_html(images: Array, n_columns: int) -> str:
+    """Return templates side by side as an element of HTML."""
+    look = look_of(images)
+    shown = mosaic(to_contrast(images, look, images.ndim - 1), min(n_columns, len(images)))
+    colours = colormaps[SIGNED if look == "signed" else INK].with_extremes(bad=FRAME)
+    painted = paint(shown) if shown.ndim == 3 else colours((shown + 1) / 2 if look == "signed" else shown)
+    buffer = io.BytesIO()
+    Image.fromarray(np.round(255 * painted[..., :3]).astype(np.uint8)).save(buffer, "PNG")
+    source = base64.b64encode(buffer.getvalue()).decode()
+    style = f"image-rendering: pixelated; width: {2 * shown.shape[1]}px; max-width: 100%"
+    return f'<img alt="templates" style="{style}" src="data:image/png;base64,{source}">'
 
 
 def before_and_after(

@@ -228,6 +228,7 @@ def serialize_session(session: Session, *, live: bool) -> str:
         "frequencies": model.frequencies.tolist(),
         "outerFrequencies": None if model.outer is None else model.outer.frequencies.tolist(),
         "names": session.coder.coordinate_names(),
+        "ranges": None if session.coder.pose_ranges_ is None else session.coder.pose_ranges_.round(DECIMALS).tolist(),
         "prior": np.round(to_cpu(model.pose_prior).double().numpy(), DECIMALS).tolist(),
         "views": [json.loads(view, parse_float=lambda number: round(float(number), DECIMALS)) for view in views],
         "arrays": shapes,
