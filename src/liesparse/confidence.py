@@ -17,6 +17,7 @@ from liesparse.posterior import AnyEngine, CompositeEngine, CompositePosterior, 
 from liesparse.verdict import code_cost
 
 N_MODES = 5
+ALIKE = 0.95  # cosine from which two modes show the same picture
 LEAST_CONFIDENCE = 0.5  # below, half of the picture or half of the posterior says something else
 
 
@@ -25,7 +26,7 @@ class Confidence(NamedTuple):
 
     confidence: Numbers  # alignment² · mode_share: 1 for a picture that is all explained, by one pose only
     alignment: Numbers  # cosine between the picture and what the model makes of it, in any pose
-    mode_share: Numbers  # of the posterior of the pose that is around its best mode
+    mode_share: Numbers  # of the posterior of the pose: its best mode, and those that show the same picture
     gain: Numbers  # nats by which moved shapes explain it better than the same shapes held still
     uncertain: Bool[Tensor, " batch"]  # not to be trusted
 
@@ -62,7 +63,9 @@ def rate_confidence(
     """
     found = reconstruct(parameters, codes, poses)
     alignment = (images * found).sum(dim=1) / found.norm(dim=1).clamp(min=1e-12)
-    share = mode_shares(parameters, images, codes, engine)[1].amax(dim=1).to(images)
+    modes, shares = (part.to(images) for part in mode_shares(parameters, images, codes, engine))
+    others = [torch.cosine_similarity(reconstruct(parameters, codes, mode), found) for mode in modes.unbind(dim=1)]
+    share = (shares * (torch.stack(others, dim=1) > ALIKE)).sum(dim=1).clamp(max=1)  # an axis may change nothing
     still = apply_transform(parameters, parameters.dictionary.T, middles.to(images)).T.contiguous()
     still_codes = infer_sparse_codes(still, images, noise_std=parameters.noise_std, sparsity=parameters.sparsity)
     unmoved = plain_log_likelihood(still, images, still_codes, noise_std=parameters.noise_std)

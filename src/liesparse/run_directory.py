@@ -28,10 +28,11 @@ SETTINGS, METRICS, HISTORY, CHECKPOINTS = "run.json", "metrics.json", "history.j
 CARD = "README.md"
 CARD_NUMBERS = {
     "lsc_snr_exact_map": "signal-to-noise ratio",
-    "sparse_coding_snr": "the same, plain sparse coding with as many templates",
-    "large_baseline_snr": "the same, plain sparse coding with as many free numbers",
+    "sparse_coding_snr": "signal-to-noise ratio, plain sparse coding with as many templates",
+    "large_baseline_snr": "signal-to-noise ratio, plain sparse coding with as many free numbers",
     "lsc_evidence": "evidence, nats an image",
-    "large_baseline_evidence": "the same, plain sparse coding with as many free numbers",
+    "sparse_coding_evidence": "evidence, plain sparse coding with as many templates",
+    "large_baseline_evidence": "evidence, plain sparse coding with as many free numbers",
 }
 
 

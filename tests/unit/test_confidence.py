@@ -1,6 +1,7 @@
 """How sure a model is of each image, on digits that a known group moves; and the originals moved back."""
 
 import csv
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -69,6 +70,16 @@ def test_two_poses_that_explain_an_image_equally_share_its_mass():
     sure = coder.confidence(twice)
     assert float(sure.mode_share) < 0.6
     assert bool(sure.uncertain)
+
+
+def test_an_axis_that_changes_nothing_is_no_doubt(shapes):
+    model = known_translation(shapes, n_irreps=60)
+    still = model.frequencies.clone()
+    still[:, 1] = 0
+    unmoved = torch.nn.functional.normalize(shapes.flatten(1), dim=1)
+    sure = LieSparseCoder.from_model(replace(model, frequencies=still), (14, 14)).confidence(unmoved)
+    assert float(sure.mode_share.min()) > 0.9  # many poses, one picture
+    assert not sure.uncertain.any()
 
 
 def test_results_say_whose_they_are(folder):

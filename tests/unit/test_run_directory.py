@@ -132,3 +132,12 @@ def test_a_recipe_in_a_file_is_kept_in_the_model(tmp_path):
     assert again.transform(images).equal(before)
     again.set_params(recipe="best")
     assert again.effective_recipe().learning.n_code_steps != 7
+
+
+def test_it_is_said_where_shapes_that_do_not_move_do_better(coder):
+    _, images = make_run(2)
+    metrics = measure(coder, SparseCoder.from_dictionary(coder.model_.dictionary, (30,), sparsity=1.0), images)
+    said = "By evidence, shapes that do not move explain these images better."
+    assert (said in printed(metrics)) == (metrics["lsc_evidence"] < metrics["sparse_coding_evidence"])
+    assert said in printed(metrics | {"sparse_coding_evidence": metrics["lsc_evidence"] + 1})
+    assert said not in printed(metrics | {"sparse_coding_evidence": metrics["lsc_evidence"] - 1})

@@ -183,6 +183,9 @@ def print_metrics(metrics: dict[str, Any]) -> None:
             rows.append((shown, f"{values[0]:.2f}", f"{values[1]:.2f}", f"{values[2]:.1f}"))
     head = ("", "SNR", "active codes", "evidence")
     common.print_table(count(metrics["n_test_images"], "held-out image"), head, rows)
+    others = [metrics[keys[2]] for keys in list(METRICS.values())[1:] if keys[2] in metrics]
+    if others and metrics["lsc_evidence"] < max(others):
+        console.print("By evidence, shapes that do not move explain these images better.", style="yellow")
     console.print(EXPLAINED.replace("\n", " ") + f"; by the paper's 20 steps the SNR is {metrics['lsc_snr']:.2f}.")
     size = metrics.get("least_effective_sample_size", TRUSTED)
     if size < TRUSTED:
