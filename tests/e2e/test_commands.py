@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from liesparse import figures
+from liesparse.data import load_data
 from liesparse.run_directory import load_run
 from shell import COMMAND, run
 
@@ -222,6 +224,24 @@ def test_data_list_and_preview(tmp_path, pictures):
     done = run("data", "preview", pictures, "--out", out)
     assert done.returncode == 0, done.stdout
     assert out.read_bytes().startswith(b"\x89PNG")
+
+
+def test_preview_draws_at_random_and_says_how_it_shows_values(tmp_path, monkeypatch):
+    pixels = np.random.RandomState(0).randn(400, 6, 6)
+    np.save(tmp_path / "signed.npy", pixels)
+    drawn = []
+    sheet = figures.sheet_figure
+    monkeypatch.setattr(figures, "sheet_figure", lambda *given: drawn.append(given) or sheet(*given))
+    for seed in ("0", "0", "1"):
+        arguments = [tmp_path / "signed.npy", "--out", tmp_path / "preview.png", "--seed", seed]
+        assert run("data", "preview", *arguments).returncode == 0
+    (first, _, title), (again, *_), (other, *_) = drawn
+    assert len(first) == 100
+    late = load_data(str(tmp_path / "signed.npy")).train[200:].numpy()
+    assert (first.reshape(100, 1, 36) == late).all(axis=2).any(axis=1).sum() > 20  # not only the first ones
+    assert (first == again).all()
+    assert not (first == other).all()
+    assert "red is above 0, blue below" in title
 
 
 def test_doctor_says_what_is_here():

@@ -19,7 +19,7 @@ MAX_PIXELS = 2**20  # of one image as the model sees it
 _CHUNK_PIXELS = 2**20  # read at a time
 _GREY = (0.299, 0.587, 0.114)  # ITU-R BT.601, as Pillow has it
 FITS = {
-    "crop": "cropped to keep the aspect (fit=pad or fit=stretch would not)",
+    "crop": "cropped to keep the aspect (fit=pad keeps all of it)",
     "pad": "padded to keep the aspect",
     "stretch": "stretched",
 }
