@@ -43,6 +43,11 @@ def describe(value: Any) -> str:
     return f"{type(value).__name__} {value!r}"
 
 
+def count(number: int, noun: str, plural: str = "") -> str:
+    """Return a number of things as one reads it: 1 image, 2,000 images, 2 axes."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
 def check_count(argument: str, value: Any, minimum: int = 1, maximum: int = 10**9) -> int:
     """Return ``value`` if it is a whole number from ``minimum`` to ``maximum``."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < minimum:

@@ -12,6 +12,7 @@ import io
 import json
 import os
 import secrets
+import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -127,7 +128,10 @@ def write_table(path: Path, columns: Mapping[str, Array], arrays: Mapping[str, A
     if suffix not in TABLES:
         reject("path", f"a name that ends in {', '.join(TABLES)}", str(path), "Rename it.")
     if suffix == ".npz":
-        np.savez_compressed(buffer, allow_pickle=False, **dict(arrays))
+        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:  # numpy.savez knows no array called file
+            for name, array in arrays.items():
+                with archive.open(f"{name}.npy", "w") as member:
+                    np.lib.format.write_array(member, array, allow_pickle=False)
     elif suffix == ".csv":
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")

@@ -131,6 +131,23 @@ def largest_code(codes: Codes) -> Int[Tensor, " batch"]:
     return codes.argmax(dim=1).masked_fill(codes.amax(dim=1) <= 0, -1)
 
 
+def pose_ranges(codes: Codes, poses: Poses, *, min_images: int = MIN_IMAGES) -> Float[Tensor, "component torus 3"]:
+    """Return where the poses of each template lie: their circular mean, and the 2nd and 98th percentile about it.
+
+    A template of few images takes the median width of the others.
+    """
+    largest, ends = largest_code(codes), torch.tensor([0.02, 0.98]).to(poses)
+    found = poses.new_zeros(codes.shape[1], poses.shape[1], 3)
+    for template in largest[largest >= 0].unique().tolist():
+        mine = poses[largest == template]
+        found[template, :, 0] = circular_mean(mine)
+        found[template, :, 1:] = centred_poses(mine).quantile(ends, dim=0).T
+    many = torch.stack([largest == template for template in range(len(found))]).sum(dim=1) >= min_images
+    if bool(many.any()):
+        found[~many, :, 1:] = found[many][..., 1:].median(dim=0).values
+    return found
+
+
 def centred_poses(poses: Poses) -> Poses:
     """Return the poses as seen from their circular mean, in [-π, π]."""
     return torus.wrap(poses - circular_mean(poses))
@@ -254,6 +271,15 @@ def known_motion(rates: dict[str, float], images: Pictures) -> Pictures:
     rest |= {"horizontal stretch": stretch, "vertical stretch": -stretch}
     weights = images.new_tensor([{**rates, **rest}[name] for name in FIELDS])
     return torch.einsum("f,f...->...", weights, apply_fields(images))
+
+
+def motion_matrices(fit: GroupFit, poses: Poses) -> Float[Tensor, "batch 3 3"]:
+    """Return where known motions carry the places (x, y, 1) of a picture, from its centre, as the pose goes from 0."""
+    per_axis = []
+    for axis in fit.axes:
+        x_shift, y_shift, turn, scale, shear, stretch = axis.rates.values()
+        per_axis.append([[scale + stretch, turn + shear, x_shift], [shear - turn, scale - stretch, y_shift], [0, 0, 0]])
+    return torch.linalg.matrix_exp(torch.einsum("ba,aij->bij", poses.double(), torch.tensor(per_axis).double()))
 
 
 def _explained(gram: Tensor, target: int, by: list[int]) -> tuple[float, Tensor]:

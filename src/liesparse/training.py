@@ -29,7 +29,8 @@ from liesparse.recipes import EvaluationSettings, Recipe
 from liesparse.settings import ModelSettings, Settings
 from liesparse.start import FEW_IMAGES, Start, choose_start
 from liesparse.state import Progress, State
-from liesparse.verdict import Verdict, judge
+from liesparse.symmetry import pose_ranges
+from liesparse.verdict import Verdict, judge, plain_dictionary, poses_of_many
 
 N_MONITORED = 200  # images from which the health of each epoch is read: at most a tenth, and of few nobody keeps any
 N_RECORDS = 50  # epochs whose health is recorded, at most about so many
@@ -67,6 +68,8 @@ class Trained(NamedTuple):
     history: History
     n_steps: int
     verdict: Verdict | None = None  # whether a motion was found; None where nobody looked
+    pose_ranges: Float[Tensor, "component torus 3"] | None = None  # where the poses of each template lie
+    plain: Float[Tensor, "pixel plain_component"] | None = None  # plain sparse coding with as many free numbers
 
 
 def learn_model(
@@ -110,18 +113,24 @@ def learn_model(
     )
     if group.rank > 0:
         return trained
+    engine = recipe.evaluation.make_engine(trained.parameters)
+    with torch.no_grad():
+        seen = poses_of_many(trained.parameters, images, engine)
+        plain = plain_dictionary(trained.parameters, images)
     verdict = judge(
         trained.parameters,
         monitor_images,
         images,
-        recipe.evaluation.make_engine(trained.parameters),
+        engine,
+        seen=seen,
+        plain=plain,
         pair_share=chosen.pair_share,
         n_starts=recipe.n_init,
         n_agreed=chosen.n_agreed,
         given=not recipe.learning.learn_group,
     )
     history = [*trained.history[:-1], *({**last, "motion_found": verdict.found} for last in trained.history[-1:])]
-    return trained._replace(history=history, verdict=verdict)
+    return trained._replace(history=history, verdict=verdict, pose_ranges=pose_ranges(*seen), plain=plain)
 
 
 def train(

@@ -33,6 +33,13 @@ N_PLAIN, PLAIN_EPOCHS = 4000, 4  # images and passes of plain sparse coding
 NUMBERS = {0: "no motion", 1: "one motion", 2: "two motions", 3: "three motions"}
 
 
+class Seen(NamedTuple):
+    """Codes and poses of images."""
+
+    codes: Float[Tensor, "many component"]
+    poses: Float[Tensor, "many torus"]
+
+
 class Verdict(NamedTuple):
     """Whether a motion was found, and on what evidence."""
 
@@ -86,15 +93,20 @@ def judge(
     training_images: Float[Tensor, "more pixel"],
     engine: AnyEngine,
     *,
+    seen: Seen | None = None,
+    plain: Float[Tensor, "pixel plain_component"] | None = None,
     pair_share: float | None = None,
     n_starts: int = 1,
     n_agreed: int = 1,
     given: bool = False,
 ) -> Verdict:
-    """Return the verdict on a model from ``images``; plain sparse coding learns from other ``training_images``."""
+    """Return the verdict on a model from ``images``; plain sparse coding learns from other ``training_images``.
+
+    ``seen`` and ``plain`` are what :func:`poses_of_many` and :func:`plain_dictionary` found, if that is known already.
+    """
     _, _, codes, _, found = infer(parameters, images, engine)
-    effects = motion_effects(parameters, *_poses_of_many(parameters, training_images, engine))
-    dictionary = plain_dictionary(parameters, training_images).to(images)
+    effects = motion_effects(parameters, *(seen or poses_of_many(parameters, training_images, engine)))
+    dictionary = (plain_dictionary(parameters, training_images) if plain is None else plain).to(images)
     shared: dict[str, Any] = {"noise_std": parameters.noise_std, "sparsity": parameters.sparsity}
     plain_codes = infer_sparse_codes(dictionary, images, **shared)
     plainly = plain_codes @ dictionary.T
@@ -107,9 +119,9 @@ def judge(
     explained = min(1.0, max(0.0, 1 - left / (1 - noise)))
     n_motions = sum(effect >= LEAST_EFFECT for effect in effects)
     good = explained >= LEAST_EXPLAINED and n_motions > 0 and better and left < LEFT * plain_left
-    ours, plain = (float(snr(images, one).mean()) for one in (found, plainly))
+    ours, theirs = (float(snr(images, one).mean()) for one in (found, plainly))
     return Verdict(
-        good, n_motions, parameters.torus_dim, explained, effects, ours, plain, pair_share, n_starts, n_agreed, given
+        good, n_motions, parameters.torus_dim, explained, effects, ours, theirs, pair_share, n_starts, n_agreed, given
     )
 
 
@@ -158,13 +170,12 @@ def share_filled(along: Float[Tensor, " image"], template: Int[Tensor, " image"]
     return sum(share * count for share, count in zip(shares, counts, strict=True)) / sum(counts) if counts else 1.0
 
 
-def _poses_of_many(
-    parameters: Parameters, images: Float[Tensor, "image pixel"], engine: AnyEngine
-) -> tuple[Float[Tensor, "many component"], Float[Tensor, "many torus"]]:
+def poses_of_many(parameters: Parameters, images: Float[Tensor, "image pixel"], engine: AnyEngine) -> Seen:
+    """Return the codes and poses of some tens of images for each template."""
     wanted = min(MOST_IMAGES, IMAGES_PER_TEMPLATE * parameters.n_components)
     parts = [infer(parameters, batch, engine)[2:4] for batch in images[:wanted].split(250)]
     codes, poses = zip(*parts, strict=True)
-    return torch.cat(codes), torch.cat(poses)
+    return Seen(torch.cat(codes), torch.cat(poses))
 
 
 def code_cost(codes: Float[Tensor, "image component"], sparsity: float) -> Float[Tensor, " image"]:

@@ -68,7 +68,15 @@ def small_demo(tmp_path_factory):
 def test_demo_writes_model_metrics_and_picture(small_demo):
     out, done = small_demo
     assert done.returncode == 0, done.stderr
-    files = ["baseline.safetensors", "demo.png", "history.json", "metrics.json", "model.safetensors", "run.json"]
+    files = [
+        "README.md",
+        "baseline.safetensors",
+        "demo.png",
+        "history.json",
+        "metrics.json",
+        "model.safetensors",
+        "run.json",
+    ]
     assert sorted(os.listdir(out)) == files
     metrics = json.loads((out / "metrics.json").read_text())
     assert metrics["lsc_snr"] > 1
@@ -220,3 +228,19 @@ def test_bench_prints_and_writes_every_figure(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("in the way")
     failed = run("bench", "--json", tmp_path / "file" / "bench.json")
     assert (failed.returncode, "Traceback" in failed.stderr) == (1, False)
+
+
+def test_commands_import_no_more_than_they_need():
+    """Loading pandas and SciPy's statistics for scikit-learn would take a second; both still work if somebody asks."""
+    lines = [
+        "import sys",
+        "from liesparse.cli.common import import_quickly",
+        "assert 'torch' not in sys.modules",
+        "import_quickly()",
+        "import liesparse.run_directory",
+        "assert not {'pandas', 'scipy.stats._stats_py'} & set(sys.modules)",
+        "import scipy.stats",
+        "assert scipy.stats.norm.cdf(0) == 0.5",
+    ]
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

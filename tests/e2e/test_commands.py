@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from liesparse import figures
+from liesparse.data import load_data
 from liesparse.run_directory import load_run
 from shell import COMMAND, run
 
@@ -38,13 +40,25 @@ def pictures(tmp_path_factory):
 def test_train_writes_a_whole_run(trained):
     folder, done = trained
     assert done.returncode == 0, done.stderr
-    files = {"baseline.safetensors", "checkpoints", "history.json", "metrics.json", "model.safetensors", "run.json"}
-    assert set(os.listdir(folder)) == files
+    files = {"README.md", "baseline.safetensors", "baseline_large.safetensors", "checkpoints", "history.json"}
+    assert set(os.listdir(folder)) == files | {"metrics.json", "model.safetensors", "run.json"}
     assert "8 × 8 pixels" in done.stdout
     assert re.search(r"^ +2/2 +\d", done.stdout, flags=re.MULTILINE)  # the table of health
     opened = load_run(folder)
     assert opened.coder.components_.shape == (4, 64)
     assert opened.settings["data"] == "digits"
+    assert opened.settings["settings"] == {
+        "n_components": 4,
+        "n_irreps": 10,
+        "group": "learned",
+        "torus_dim": 2,
+        "multiplicity": "auto",
+        "sparsity": 10.0,
+        "noise_std": "auto",
+        "start": "data",
+    }
+    assert opened.coder.pose_ranges_.shape == (4, 2, 3)
+    assert "images/s" in done.stdout
     assert len(json.loads((folder / "history.json").read_text())["epochs"]) == 2
     assert f"{opened.metrics['lsc_snr']:.2f}" in done.stdout
     assert f"{opened.metrics['sparse_coding_snr']:.2f}" in done.stdout
@@ -112,6 +126,21 @@ def test_ctrl_c_and_resume_give_the_same_model(trained, tmp_path):
     assert (out / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
 
 
+def test_evaluate_on_images_of_another_size_gives_advice_that_works(trained):
+    done = run("evaluate", trained[0], "--data", "mnist-mini")
+    assert done.returncode == 1
+    assert "mnist-mini has one size only" in done.stdout
+
+
+def test_numbers_that_cannot_be_written_are_noticed_before_training(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    for target in (tmp_path / "file" / "numbers.json", tmp_path):
+        done = run("train", "digits", "--out", tmp_path / "run", *SMALL, "--json", target)
+        assert done.returncode == 1
+        assert "with --json" in done.stdout
+        assert not (tmp_path / "run").exists()
+
+
 def test_evaluate_prints_the_same_numbers(trained):
     folder, _ = trained
     done = run("evaluate", folder, "--json", "-")
@@ -145,7 +174,8 @@ def test_canonicalize_writes_images(trained, pictures, tmp_path):
     out = tmp_path / "canonical"
     done = run("canonicalize", folder, pictures, "--out", out)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert sorted(os.listdir(out)) == [*(f"{place}.png" for place in (0, 1, 3, 4, 5, 6)), "canonical.npy", "sheet.png"]
+    index = ["canonical.csv", "canonical.npy", "sheet.png"]
+    assert sorted(os.listdir(out)) == [*(f"{place}.png" for place in (0, 1, 3, 4, 5, 6)), *index]
     assert np.load(out / "canonical.npy").shape == (6, 8, 8)
     with Image.open(out / "3.png") as image:
         assert image.size == (8, 8)
@@ -194,6 +224,24 @@ def test_data_list_and_preview(tmp_path, pictures):
     done = run("data", "preview", pictures, "--out", out)
     assert done.returncode == 0, done.stdout
     assert out.read_bytes().startswith(b"\x89PNG")
+
+
+def test_preview_draws_at_random_and_says_how_it_shows_values(tmp_path, monkeypatch):
+    pixels = np.random.RandomState(0).randn(400, 6, 6)
+    np.save(tmp_path / "signed.npy", pixels)
+    drawn = []
+    sheet = figures.sheet_figure
+    monkeypatch.setattr(figures, "sheet_figure", lambda *given: drawn.append(given) or sheet(*given))
+    for seed in ("0", "0", "1"):
+        arguments = [tmp_path / "signed.npy", "--out", tmp_path / "preview.png", "--seed", seed]
+        assert run("data", "preview", *arguments).returncode == 0
+    (first, _, title), (again, *_), (other, *_) = drawn
+    assert len(first) == 100
+    late = load_data(str(tmp_path / "signed.npy")).train[200:].numpy()
+    assert (first.reshape(100, 1, 36) == late).all(axis=2).any(axis=1).sum() > 20  # not only the first ones
+    assert (first == again).all()
+    assert not (first == other).all()
+    assert "red is above 0, blue below" in title
 
 
 def test_doctor_says_what_is_here():

@@ -184,3 +184,37 @@ def test_small_png_shows_the_same(rng, draw, mode):
     assert small.size == large.size == tuple(np.round(figure.get_size_inches() * figure.dpi))
     apart = np.asarray(small.convert("RGB"), dtype=float) - np.asarray(large.convert("RGB"), dtype=float)
     assert np.abs(apart).max() <= (0 if mode == "RGB" else 12)
+
+
+def test_figures_are_ink_photos_are_light_and_signed_values_are_signed(rng):
+    photos = 0.3 + 0.5 * rng.random((4, 6, 6))
+    drawings = np.where(rng.random((4, 6, 6)) < 0.2, 1.0, 0.0)
+    assert figures.look_of(photos) == "light"
+    assert figures.look_of(drawings) == "ink"
+    assert figures.look_of(rng.normal(size=(4, 6, 6))) == "signed"
+    shown = figures.to_contrast(photos, "light")
+    for image, drawn in zip(photos, shown, strict=True):
+        assert drawn.flat[image.argmax()] == 0  # no ink where light is
+        assert drawn.flat[image.argmin()] == 1  # each frame has all of the contrast
+    assert figures.to_contrast(drawings, "ink").max() == 1
+    assert not figures.to_contrast(drawings - 1e-3, "ink")[drawings == 0].any()  # ripples leave the paper white
+    assert figures.to_contrast(-2 * drawings, "signed").min() == -1
+
+
+@pytest.mark.parametrize("n_steps", [5, 25])
+def test_a_walk_shows_every_step(rng, n_steps):
+    walks = rng.random((2, 3, n_steps, 8, 6))
+    figure = figures.walk_figure(walks, ["first", "second"])
+    for panel, title in zip(figure.axes, ("first", "second"), strict=True):
+        assert panel.get_title(loc="left") == title
+        height, width = panel.images[0].get_array().shape
+        assert (height, width) == (3 * 10 + 2, n_steps * 8 + 2)
+
+
+def test_no_title_is_cut_off(rng):
+    title = "photos: 1,000 images to learn from and 100 to test; " * 5
+    figure = figures.sheet_figure(rng.random((40, 8, 8)), 20, title)
+    figure.draw_without_rendering()
+    box = figure.axes[0].get_tightbbox()
+    assert box.x1 <= figure.bbox.x1 + 1
+    assert box.y1 <= figure.bbox.y1 + 1

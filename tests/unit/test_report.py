@@ -13,6 +13,7 @@ from PIL import Image
 
 from liesparse import LieSparseCoder, SparseCoder, embedded_digits, translations
 from liesparse.initialization import known_translation
+from liesparse.model import reconstruct
 from liesparse.report import page, write_report
 from liesparse.report.findings import Findings
 
@@ -133,7 +134,7 @@ def test_the_page_has_the_numbers(written, coder, digits):
         "12.35",
     ):
         assert number in text
-    assert "sparse coding: " in text
+    assert "plain sparse coding: 10 templates, still" in text
     assert "Axis 1 is x-shift" in text
     assert re.search(r"One unit of <b>shift</b> moves s by \(\+0\.45, [+-]0\.00\)", text)
 
@@ -148,7 +149,7 @@ def test_pictures_are_files_too(written):
         "change-1.png",
         "factor-2.png",
         "axis-2.png",
-        "posterior-best-1.png",
+        "posterior-surest-1.png",
     }
     assert {name for name in names if name.startswith("curve-")} == {
         f"curve-{name}.png" for name in ("snr", "objective", "active-codes", "templates-alive", "posterior-width")
@@ -181,7 +182,7 @@ def test_any_torus_and_any_shape(tmp_path, make_model, draw, torus_dim, shape):
     assert "no record of its training" in found.text
     assert f"Axis {torus_dim} of the learned torus is" in found.text
     assert (path.parent / "report" / f"axis-{torus_dim}.gif").exists()
-    assert "sparse coding" not in found.text
+    assert "do not move do as well" not in found.text  # there is nothing to compare with
     assert "nan" not in found.text.lower()
 
 
@@ -231,22 +232,64 @@ def test_shares_add_up_and_are_sorted(findings):
     assert float(energies.sum()) == pytest.approx(float(inside), rel=1e-4)
 
 
-def test_examples_are_the_best_and_the_worst(findings):
-    best, worst = findings.examples()
-    assert float(findings.ratios[best[0]]) == float(findings.ratios.max())
-    assert float(findings.ratios[worst[0]]) == float(findings.ratios.min())
-    assert not set(best) & set(worst)
+def test_examples_are_the_surest_and_the_least_sure(findings):
+    surest, doubted = findings.examples()
+    sure = findings.confidence.confidence
+    assert float(sure[surest[0]]) == float(sure.max())
+    assert float(sure[doubted[0]]) == float(sure.min())
+    assert len({int(findings.largest[row]) for row in surest}) == 3  # of several templates
+    assert not set(surest) & set(doubted)
 
 
-def test_a_traversal_starts_in_the_middle_and_comes_back(findings):
-    there = findings.traversal(0, torch.tensor([0.0, 1.0, 2 * math.pi]))
-    assert there.shape == (6, 3, 196)
-    assert torch.allclose(there[:, 0], there[:, 2], atol=1e-5)
-    assert not torch.allclose(there[:, 0], there[:, 1], atol=1e-2)
+def test_a_traversal_goes_where_the_data_is(findings):
+    there = findings.traversal(0, torch.tensor([0.0, 0.5, 1.0]))
+    assert there.shape == (4, 3, 196)
+    codes = torch.eye(10)[findings.order[0]].repeat(3, 1)
+    middle, low, high = findings.ranges[findings.order[0]].unbind(dim=1)
+    poses = torch.stack((low, (low + high) / 2, high)) + middle
+    poses[:, 1] = middle[1]
+    assert torch.allclose(there[0], reconstruct(findings.model, codes, poses), atol=1e-5)
 
 
 def test_the_data_reach_over_a_part_of_the_circle(findings):
-    assert findings.reach() == pytest.approx([0.9 * 6 / 14] * 2, abs=0.06)  # shifts up to 3 of 14 pixels both ways
+    assert findings.reach() == pytest.approx([0.96 * 6 / 14] * 2, abs=0.06)  # shifts up to 3 of 14 pixels both ways
+
+
+def test_labels_tell_what_the_templates_are(tmp_path, coder, digits):
+    data = digits[1]
+    labels = data.labels % 2
+    how = {"test": data.images, "image_shape": (14, 14), "labels": labels, "label_names": ("even", "odd & so")}
+    names = tuple(f"folder/{row}.png" for row in range(230))
+    text = Page(write_report(tmp_path, coder, **how, names=names).read_text()).text
+    assert "in 100 % of the pictures the label" in " ".join(text.split())
+    assert "odd & so" in text
+    assert "folder/" in text
+    found = Findings(coder, data.images, image_shape=(14, 14), labels=labels, label_names=("even", "odd")).labels
+    assert found.purity == 1
+    assert found.after > found.before
+    counts = torch.tensor(found.counts)
+    assert counts.sum() == 230
+    assert ((counts > 0).sum(dim=1) == 1).all()
+    assert Findings(coder, data.images, image_shape=(14, 14), labels=0 * labels).labels is None
+
+
+def test_what_is_not_to_be_trusted_is_shown_first(tmp_path, coder, digits):
+    noise = torch.rand(3, 196, generator=torch.Generator().manual_seed(0))
+    test, names = torch.cat((digits[1].images[:20], noise)), tuple(f"{row}.png" for row in range(23))
+    found = Findings(coder, test, image_shape=(14, 14), names=names)
+    assert {found.names[row] for row in found.doubtful()} == {"20.png", "21.png", "22.png"}
+    text = Page(write_report(tmp_path, coder, test=test, image_shape=(14, 14), names=names).read_text()).text
+    assert "20 of 23" in text
+    assert "Do not trust these" in text
+
+
+def test_photos_are_no_negatives(coder):
+    photos = torch.rand(5, 196, generator=torch.Generator().manual_seed(0)) + 0.3
+    found = Findings(coder, photos, image_shape=(14, 14))
+    assert found.look == "light"
+    drawn = Image.open(io.BytesIO(page.draw_pixels(found.shown(found.images[0])))).convert("L")
+    bright = int(found.images[0].argmax())
+    assert drawn.getpixel((bright % 14, bright // 14)) == 255
 
 
 @pytest.mark.parametrize(

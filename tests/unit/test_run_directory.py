@@ -2,17 +2,18 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
-from liesparse import LieSparseCoder
+from liesparse import LieSparseCoder, SparseCoder, snr
 from liesparse.cli.common import console, set_console
 from liesparse.cli.train import print_metrics
 from liesparse.inference import infer_codes
 from liesparse.initialization import random_start
 from liesparse.model import reconstruct
 from liesparse.posterior import SamplingEngine, pose_natural
-from liesparse.run_directory import measure
+from liesparse.run_directory import Run, load_run, measure, save_run
 
 
 def make_run(torus_dim, repeats=1, noise_std=0.1):
@@ -61,3 +62,82 @@ def test_what_the_warning_advises_helps():
     metrics = measure(LieSparseCoder.from_model(model), None, images)
     assert "least_effective_sample_size" not in metrics
     assert "Do not trust" not in printed(metrics)
+
+
+@pytest.fixture
+def coder():
+    model, images = make_run(2)
+    coder = LieSparseCoder.from_model(model)
+    coder.pose_ranges_ = coder.pose_ranges(images)
+    return coder
+
+
+def test_a_run_that_cannot_be_saved_leaves_the_earlier_one(coder, tmp_path, monkeypatch):
+    baseline = SparseCoder.from_dictionary(coder.model_.dictionary, (30,))
+    save_run(Run(tmp_path, coder, baseline, {"data": "first"}, {}))
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(LieSparseCoder, "save", full)
+    with pytest.raises(OSError, match="No space"):
+        save_run(Run(tmp_path, coder, baseline, {"data": "second"}, {}))
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_run_without_a_baseline_does_not_keep_the_earlier_one(coder, tmp_path):
+    baseline = SparseCoder.from_dictionary(coder.model_.dictionary, (30,))
+    save_run(Run(tmp_path, coder, baseline, {}, {}, baseline))
+    assert load_run(tmp_path).large_baseline is not None
+    save_run(Run(tmp_path, coder, None, {}, {}))
+    assert load_run(tmp_path).baseline is None
+    assert load_run(tmp_path).large_baseline is None
+
+
+def test_a_run_knows_where_its_poses_lie_and_has_a_card(coder, tmp_path):
+    save_run(Run(tmp_path, coder, None, {"data": "bars", "seed": 3}, {"lsc_snr_exact_map": 12.345}))
+    assert (load_run(tmp_path).coder.pose_ranges_ == coder.pose_ranges_).all()
+    card = (tmp_path / "README.md").read_text()
+    assert card.startswith("---\nlibrary_name: liesparse\n")
+    for part in ("**Data**: bars", "12.35", '"seed": 3', 'LieSparseCoder.load("model.safetensors")', "torus of 2 axes"):
+        assert part in card
+
+
+def test_the_comparison_is_by_codes_of_one_kind(coder):
+    _, images = make_run(2)
+    baseline = SparseCoder.from_dictionary(coder.model_.dictionary, (30,), sparsity=1.0)
+    metrics = measure(coder, baseline, images, large_baseline=baseline)
+    found = snr(images, coder.reconstruct(images)).mean()
+    assert metrics["lsc_snr_exact_map"] == pytest.approx(float(found), rel=1e-4)
+    codes = coder.transform(images)
+    paid = codes.sum(dim=1) + (codes > 0.05).sum(dim=1) * np.log(3)  # λ = 1, K = 3
+    assert metrics["lsc_evidence"] == pytest.approx(float((coder.score_samples(images) - paid).mean()), rel=1e-4)
+    assert metrics["large_baseline_evidence"] == metrics["sparse_coding_evidence"]
+    said = printed(metrics)
+    assert "with as many free numbers, 3 templates" in said
+    assert f"by the paper's 20 steps the SNR is {metrics['lsc_snr']:.2f}" in said
+
+
+def test_a_recipe_in_a_file_is_kept_in_the_model(tmp_path):
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text('start = "data"\n[learning]\nn_epochs = 1\nn_code_steps = 7\n')
+    images = make_run(2)[1].repeat(20, 1)
+    coder = LieSparseCoder(3, n_irreps=8, recipe=recipe, random_state=0).fit(images)
+    coder.save(tmp_path / "model.safetensors")
+    before = coder.transform(images)
+    recipe.unlink()
+    again = LieSparseCoder.load(tmp_path / "model.safetensors")
+    assert again.effective_recipe().learning.n_code_steps == 7
+    assert again.transform(images).equal(before)
+    again.set_params(recipe="best")
+    assert again.effective_recipe().learning.n_code_steps != 7
+
+
+def test_it_is_said_where_shapes_that_do_not_move_do_better(coder):
+    _, images = make_run(2)
+    metrics = measure(coder, SparseCoder.from_dictionary(coder.model_.dictionary, (30,), sparsity=1.0), images)
+    said = "By evidence, shapes that do not move explain these images better."
+    assert (said in printed(metrics)) == (metrics["lsc_evidence"] < metrics["sparse_coding_evidence"])
+    assert said in printed(metrics | {"sparse_coding_evidence": metrics["lsc_evidence"] + 1})
+    assert said not in printed(metrics | {"sparse_coding_evidence": metrics["lsc_evidence"] - 1})

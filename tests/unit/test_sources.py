@@ -264,6 +264,57 @@ def test_size_crop_and_invert(tmp_path):
     assert load_data(f"{tmp_path / 'blank.npy'}:invert=yes").n_blank == 3
 
 
+def test_a_size_keeps_the_aspect_unless_told_otherwise(tmp_path):
+    tall = np.zeros((12, 6), np.uint8)
+    tall[4:8, :3] = 200  # at the left edge
+    pixels = np.stack([tall, tall + 1])
+    for kind in ("folder", "npy"):
+        path = write(tmp_path, kind, pixels)
+        seen = {how: load_data(str(path), size=6, fit=how) for how in ("crop", "pad", "stretch")}
+        widths, heights = {}, {}
+        for how, data in seen.items():
+            dark = data.train[0].reshape(6, 6) > 0.5 * data.train[0].max()
+            widths[how], heights[how] = (int(dark.any(dim=axis).sum()) for axis in (0, 1))
+        assert (widths["crop"], heights["crop"]) == (3, 4)
+        assert (widths["stretch"], heights["stretch"]) == (3, 2)
+        assert (widths["pad"], heights["pad"]) == (3, 2)  # the edge goes on
+        assert seen["crop"].summary() == load_data(str(path), size=6).summary()
+        assert "cropped to keep the aspect" in seen["crop"].summary()
+        assert "padded" in seen["pad"].summary()
+        assert "stretched" in seen["stretch"].summary()
+    with pytest.raises(ValueError, match="fit: expected 'crop' or 'pad' or 'stretch'"):
+        load_data(str(path), size=6, fit="squeeze")
+
+
+def test_images_know_their_files_and_labels(tmp_path):
+    pixels = make_pixels(6, 5, 5)
+    for place, image in enumerate(pixels):
+        folder = tmp_path / "faces" / ("ann" if place % 2 else "bob")
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(folder / f"{place}.png")
+    found = load_images(str(tmp_path / "faces"), (5, 5))
+    assert found.names == ("ann/1.png", "ann/3.png", "ann/5.png", "bob/0.png", "bob/2.png", "bob/4.png")
+    assert found.labels == ("ann",) * 3 + ("bob",) * 3
+    loaded = load_data(str(tmp_path / "faces"), n_test=2)
+    assert loaded.label_names == ("ann", "bob")
+    for name, label in zip(loaded.test_names, loaded.test_labels.tolist(), strict=True):
+        assert name.startswith(loaded.label_names[label])
+    np.savez(tmp_path / "some.npz", images=pixels, labels=np.arange(6))
+    numbered = load_images(str(tmp_path / "some.npz"), (5, 5))
+    assert (numbered.names[2], numbered.labels[2]) == ("2", "2")
+
+
+def test_n_of_a_named_set_is_how_many_are_looked_at():
+    found = load_images("digits:n=30", (8, 8))
+    assert len(found.images) == len(found.names) == 30
+    every = load_images("digits:n_test=1700", (8, 8))
+    at = list(every.places).index(found.places[3]) if found.places[3] in every.places else None
+    assert at is None or every.images[at].equal(found.images[3])  # the number is that in the whole set
+    assert max(found.places) > 30
+    with pytest.raises(ValueError, match="has one size only"):
+        load_images("mnist-mini", (8, 8))
+
+
 def test_resizing_is_that_of_pillow(tmp_path):
     pixels = make_pixels(3, 12, 12)
     data = load_data(str(write(tmp_path, "folder", pixels)), size=5)

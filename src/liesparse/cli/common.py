@@ -2,23 +2,68 @@
 
 from __future__ import annotations
 
+import gc
+import importlib
 import json
 import os
+import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import rich
-from rich.progress import BarColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
 from typer import Argument, Exit, Option
 
 if TYPE_CHECKING:
+    from liesparse.cli.progress import ProgressBar
     from liesparse.parallel import Group
 
 console = rich.get_console()
+
+
+class _LoadedOnUse(ModuleType):
+    """A module that scikit-learn imports, but no command needs: it takes a second, and is loaded if it is used."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+def import_quickly() -> None:
+    """Import torch and scikit-learn, without pandas and SciPy's statistics, which no command needs."""
+    gc.disable()  # a tenth of the time of large imports
+    importlib.import_module("torch")
+    if "sklearn" not in sys.modules:
+        sys.modules.setdefault("scipy.stats", _LoadedOnUse("scipy.stats"))
+        absent = "pandas" not in sys.modules
+        if absent:
+            sys.modules["pandas"] = None  # type: ignore[assignment]  # Python's own way to say that there is none
+        importlib.import_module("sklearn.base")
+        if absent:
+            del sys.modules["pandas"]
+    gc.enable()
+
+
 debug = False  # whether tracebacks are let through (``liesparse --debug …``)
+
+
+def check_writable(folder: Path, option: str = "--out") -> None:
+    """Find out before hours of training whether a folder can be written, and leave nothing behind."""
+    made = [place for place in (folder, *folder.parents) if not place.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ValueError(f"Cannot write to {folder}: {error.strerror}. Choose another place with {option}.") from None
+    for place in made:
+        place.rmdir()
 
 
 def set_console(target: Path | None = None) -> Path | None:
@@ -30,6 +75,10 @@ def set_console(target: Path | None = None) -> Path | None:
     rich.reconfigure(soft_wrap=True, highlight=False, markup=False, stderr=str(target) == "-", quiet=another)
     if not console.is_terminal:
         console.width = 120
+    if target is not None and str(target) != "-":
+        if target.is_dir():
+            raise ValueError(f"Cannot write to {target}: it is a folder. Choose a file with --json.")
+        check_writable(target.parent, "--json")
     return target
 
 
@@ -42,6 +91,13 @@ JsonOption = Annotated[
 SetOption = Annotated[
     list[str] | None, Option("--set", help="Change a value of the recipe, as learning.first_memory=20.")
 ]
+
+
+def count(number: int, noun: str, plural: str = "") -> str:
+    """Return a number of things as one reads it: 1 image, 2 axes."""
+    from liesparse._checks import count as words  # with torch, which no command loads before it must
+
+    return words(number, noun, plural)
 
 
 def fail(message: str, code: int = 1) -> Exit:
@@ -97,26 +153,17 @@ def _explain(error: Exception) -> str:
 FIRST_THE_MOTION = "first the motion from pairs of images, which takes about a minute …"
 
 
-class ProgressBar(Progress):
-    """A bar with the time left in a terminal; elsewhere a line for each note that is marked as one."""
+def progress_bar(name: str) -> ProgressBar:
+    """Return a bar that shows how far a command is."""
+    from liesparse.cli.progress import ProgressBar
 
-    def __init__(self, name: str) -> None:
-        times = (TimeElapsedColumn(), "left", TimeRemainingColumn())
-        columns = ("{task.description}", BarColumn(), "{task.fields[note]}", *times)
-        super().__init__(*columns, console=console, disable=not console.is_terminal)
-        self.name, self.note = name, ""
-        self.add_task(name, total=None, note="")
-
-    def show(self, note: str, done: float = 0, total: float | None = None, *, line: bool = False) -> None:
-        """Show how much is done, and what is being done."""
-        self.note = note
-        self.update(self.task_ids[0], completed=done, total=total, note=note)
-        if line and not self.console.is_terminal:
-            self.console.print(f"{self.name}: {note}")
+    return ProgressBar(name)
 
 
 def print_table(title: str | None, head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool = True) -> None:
     """Print a table, with or without a head; numbers stand on the right, but for the first column."""
+    from rich.table import Table
+
     table = Table(title=title, show_header=any(head))
     for place, column in enumerate(head):
         table.add_column(column, justify="right" if numbers and place else "left")

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import ipaddress
-import logging
 import math
-import threading
-import webbrowser
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from liesparse.cli.common import DataDir, JsonOption, ProgressBar, console, fail, write_numbers
+from liesparse.cli.common import DataDir, JsonOption, console, count, fail, import_quickly, progress_bar, write_numbers
 from liesparse.cli.train import print_metrics, print_verdict
 
 if TYPE_CHECKING:
@@ -45,6 +41,7 @@ def _open(run: Path, data: str | None, data_dir: Path | None) -> tuple[Run, str,
 
 def _open_images(run: Path, images: str, data_dir: Path | None) -> tuple[LieSparseCoder, ImagesInOrder]:
     """Return the model of a run, and the images for it."""
+    import_quickly()
     from liesparse.data import load_images
     from liesparse.run_directory import load_run
 
@@ -55,7 +52,7 @@ def _open_images(run: Path, images: str, data_dir: Path | None) -> tuple[LieSpar
 def _chunks(rows: ImagesInOrder) -> Iterator[Tensor]:
     """Say what the images are, yield them some at a time, and show how many are done."""
     console.print(rows.summary())
-    with ProgressBar("images") as bar:
+    with progress_bar("images") as bar:
         for place, chunk in enumerate(rows.images.split(CHUNK)):
             yield chunk
             done = place * CHUNK + len(chunk)
@@ -74,7 +71,7 @@ def evaluate(run: RunArgument, data: OtherData = None, data_dir: DataDir = None,
 
     opened, _, loaded = _open(run, data, data_dir)
     console.print(loaded.summary())
-    metrics = measure(opened.coder, opened.baseline, loaded.test)
+    metrics = measure(opened.coder, opened.baseline, loaded.test, large_baseline=opened.large_baseline)
     write_numbers(metrics, json)
     print_metrics(metrics)
     print_verdict(opened.coder)
@@ -95,48 +92,81 @@ def infer(
     coder, rows = _open_images(run, images, data_dir)
     parts = []
     for chunk in _chunks(rows):
-        (codes, poses), posterior, scores = coder.describe(chunk)
-        parts.append((codes, poses, posterior.width.to(poses), scores))
-    codes, poses, widths, scores = (
+        (codes, poses), posterior, scores, confidence = coder.describe(chunk)
+        parts.append((codes, poses, posterior.width.to(poses), scores, *confidence))
+    codes, poses, widths, scores, *rated = (
         np.concatenate([np.asarray(part) for part in column]) for column in zip(*parts, strict=True)
     )
-    columns = {"image": rows.places}
+    columns = _whose(rows)
+    arrays = columns | {"codes": codes, "poses": poses, "widths": widths, "log_likelihood": scores}
     for name, first, values in (("code", 0, codes), ("pose", 1, poses), ("width", 1, widths)):
         columns |= {f"{name}{place}": column for place, column in enumerate(values.T, first)}
     if coder.group != "learned":
         columns |= coder.poses_in_units(poses)  # in pixels or degrees
     columns["log_likelihood"] = scores
-    arrays = {"image": rows.places, "codes": codes, "poses": poses, "widths": widths, "log_likelihood": scores}
-    write_table(out, columns, arrays)
-    console.print(f"{len(codes):,} images, in {out}.")
+    how_sure = dict(zip(confidence._fields, rated, strict=True))
+    write_table(out, columns | how_sure, arrays | how_sure)
+    console.print(f"{count(len(codes), 'image')}, in {out}.{_doubts(how_sure['uncertain'])}")
+
+
+def _whose(rows: ImagesInOrder) -> dict[str, Any]:
+    """Return the columns that say which image a row is about."""
+    import numpy as np
+
+    labels = {"label": np.array(rows.labels)} if rows.labels else {}
+    return {"image": rows.places, "file": np.array(rows.files), **labels}
+
+
+def _doubts(uncertain: Any) -> str:
+    """Say how many images are not to be trusted."""
+    return f" {int(uncertain.sum()):,} of them uncertain: do not trust these." if uncertain.any() else ""
 
 
 def canonicalize(
     run: RunArgument,
     images: ImagesArgument,
     out: Annotated[Path, Option(help="Folder for the images.")],
+    uncertain: Annotated[
+        Path | None, Option(metavar="DIR", help="Another folder, for those of which the model is not sure.")
+    ] = None,
+    warp: Annotated[
+        bool, Option("--warp", help="Move the original pictures by the motion found, where it is a known one.")
+    ] = False,
     keep_rest: Annotated[
         bool, Option("--keep-rest", help="Keep what the group cannot represent, in its place.")
     ] = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Bring every image to the same pose: one PNG each, all as canonical.npy, and a sheet to look at."""
+    """Bring every image to the same pose: one PNG each, all as canonical.npy with canonical.csv, and a sheet."""
     import numpy as np
 
     from liesparse import figures, files
+    from liesparse.canonical import picture_names, warp_pictures
 
     coder, rows = _open_images(run, images, data_dir)
-    out.mkdir(parents=True, exist_ok=True)  # or fail before the work is done
+    for folder in (out, uncertain or out):
+        folder.mkdir(parents=True, exist_ok=True)  # or fail before the work is done
+    parts, found = [], []
+    for chunk in _chunks(rows):
+        inference, _, _, confidence = coder.describe(chunk)
+        parts.append((*inference, *confidence))
+        if not warp:
+            found.append(coder.canonicalize(chunk, keep_rest=keep_rest, poses=inference.poses).numpy())
+    codes, poses, *rated = (np.concatenate(column) for column in zip(*parts, strict=True))
+    how_sure = dict(zip(confidence._fields, rated, strict=True))
     shape = coder.image_shape_
-    found = [coder.canonicalize(chunk, keep_rest=keep_rest).numpy() for chunk in _chunks(rows)]
-    canonical = np.concatenate(found).reshape(-1, *shape)
-    width = len(str(int(rows.places.max())))
-    for place, image in zip(rows.places, canonical, strict=True):
-        files.write_atomically(out / f"{place:0{width}d}.png", files.image_bytes(image))
-    files.write_atomically(out / "canonical.npy", lambda file: np.save(file, canonical))
-    sheet = figures.before_and_after(rows.images[:40].reshape(-1, *shape).numpy(), canonical[:40])
+    canonical = warp_pictures(coder, rows, codes, poses) if warp else list(np.concatenate(found).reshape(-1, *shape))
+    doubtful, names = how_sure["uncertain"], picture_names(rows.names)
+    for name, image, doubted in zip(names, canonical, doubtful, strict=True):
+        files.write_atomically((uncertain if uncertain and doubted else out) / name, files.image_bytes(image))
+    if len({image.shape for image in canonical}) == 1:
+        files.write_atomically(out / "canonical.npy", lambda file: np.save(file, np.stack(canonical)))
+    columns = {"row": np.arange(len(names)), **_whose(rows), "picture": np.array(names), **how_sure}
+    files.write_table(out / "canonical.csv", columns, {})
+    before = rows.images.reshape(-1, *shape).numpy()
+    sheet = figures.before_and_after(list(before), canonical, doubtful)
     files.write_atomically(out / "sheet.png", figures.to_png(sheet))
-    console.print(f"{len(canonical):,} images, in {out}. Look at {out / 'sheet.png'}.")
+    console.print(f"{count(len(names), 'image')}, in {out}.{_doubts(doubtful)} Look at {out / 'sheet.png'}.")
 
 
 def traverse(
@@ -144,13 +174,14 @@ def traverse(
     images: ImagesArgument,
     out: Annotated[Path, Option(help="File for the walk: .gif, .png, or .mp4 where ffmpeg is found.")],
     axis: Annotated[int | None, Option(min=1, help="Torus axis, from 1; all of them one after another.")] = None,
-    first: Annotated[float, Option("--from", help="Where the walk begins, radians from the image.")] = -math.pi,
-    last: Annotated[float, Option("--to", help="Where it ends.")] = math.pi,
-    steps: Annotated[int, Option(min=2, max=500, help="Frames of the walk.")] = 25,
-    count: Annotated[int, Option(min=1, max=20, help="How many images, from the first.")] = 5,
+    full: Annotated[bool, Option("--full", help="Go once round, not only where the poses of the data are.")] = False,
+    first: Annotated[float | None, Option("--from", help="Or: where the walk begins, radians from the image.")] = None,
+    last: Annotated[float | None, Option("--to", help="Where it ends.")] = None,
+    steps: Annotated[int, Option(min=2, max=500, help="Frames of the walk.")] = 13,
+    count_: Annotated[int, Option("--count", min=1, max=20, help="How many images, from the first.")] = 5,
     data_dir: DataDir = None,
 ) -> None:
-    """Walk along the torus axes: what changes is what the model found to be motion."""
+    """Walk along the torus axes, where the data is: what changes is what the model found to be motion."""
     import numpy as np
 
     from liesparse import figures, files
@@ -159,20 +190,37 @@ def traverse(
     coder, rows = _open_images(run, images, data_dir)
     n_axes = coder.model_.torus_dim
     if axis is not None and axis > n_axes:
-        raise fail(f"The model has {n_axes} torus axes; --axis {axis} is beyond them.", 2)
-    chosen = rows.images[:count].reshape(-1, *coder.image_shape_)
+        raise fail(f"The model has {count(n_axes, 'torus axis', 'torus axes')}; --axis {axis} is beyond them.", 2)
+    chosen = rows.images[:count_].reshape(-1, *coder.image_shape_)
     axes = list(range(n_axes)) if axis is None else [axis - 1]
-    values = np.linspace(first, last, steps)
-    walks = np.stack([coder.traverse(chosen, place, values).numpy() for place in axes])
+    around = full or first is not None or last is not None or coder.pose_ranges_ is None
+    values = np.linspace(-math.pi if first is None else first, math.pi if last is None else last, steps)
+    kept = {"steps": steps} if not around else {"values": values}
+    walks = np.stack([coder.traverse(chosen, place, **kept).numpy() for place in axes])
+    titles = [f"Axis {place + 1}, {_extent(coder, place, None if not around else values)}" for place in axes]
+    look = figures.look_of(chosen.numpy())
     if suffix == ".png":
-        files.write_atomically(out, figures.to_png(figures.walk_figure(walks, values, axes)))
+        files.write_atomically(out, figures.to_png(figures.walk_figure(walks, titles, look)))
     else:
-        files.write_atomically(out, figures.movie_bytes(walks, suffix))
-    console.print(f"{len(chosen)} images along {len(walks)} axes, in {out}.")
+        files.write_atomically(out, figures.movie_bytes(walks, suffix, look))
+    console.print(f"{count(len(chosen), 'image')} along {count(len(walks), 'axis', 'axes')}, in {out}.")
+    for title in titles:
+        console.print(f"{title}.")
+
+
+def _extent(coder: LieSparseCoder, axis: int, values: Any) -> str:
+    """Say how far a walk goes, and how much of the circle that is."""
+    if values is not None or coder.pose_ranges_ is None:
+        return f"from {values[0]:+.2f} to {values[-1]:+.2f} radians"
+    import numpy as np
+
+    width = float(np.median(np.diff(coder.pose_ranges_[:, axis, 1:])))
+    return f"where the data is: {width:.2g} radians, {width / (2 * math.pi):.1%} of the circle"
 
 
 def report(run: RunArgument, data: OtherData = None, data_dir: DataDir = None) -> None:
     """Write RUN/report.html: what did it learn? One file, no network."""
+    from liesparse.data import parse_spec
     from liesparse.report import write_report
     from liesparse.run_directory import measure
 
@@ -183,9 +231,13 @@ def report(run: RunArgument, data: OtherData = None, data_dir: DataDir = None) -
         test=loaded.test,
         image_shape=loaded.image_shape,
         baseline=opened.baseline,
+        large_baseline=opened.large_baseline,
+        labels=loaded.test_labels,
+        label_names=loaded.label_names,
+        names=loaded.test_names,
         factors=loaded.test_factors,
         factor_names=loaded.factor_names or (),
-        title=f"What liesparse learned from {spec}",
+        title=f"What liesparse learned from {Path(parse_spec(spec).head).name}",
         facts={name: str(opened.settings.get(name, "-")) for name in ("data_summary", "recipe", "seed")},
         metrics=measure(opened.coder, opened.baseline, loaded.test) if data else opened.metrics,
     )
@@ -205,6 +257,11 @@ def explore(
     data_dir: DataDir = None,
 ) -> None:
     """Explore a model in the browser: shapes, poses, planes, your own drawings."""
+    import ipaddress
+    import logging
+    import threading
+    import webbrowser
+
     logging.basicConfig(format="%(message)s")
     if export is not None:
         _check_suffix("--export", export, ".html", ".htm")

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option, Typer
 
 from liesparse.cli import common
-from liesparse.cli.common import DataDir, EpochsOption, JsonOption, SetOption, console, explained
-from liesparse.cli.train import check_writable
+from liesparse.cli.common import DataDir, EpochsOption, JsonOption, SetOption, check_writable, console, explained
 
 if TYPE_CHECKING:
     from liesparse.reproduce.table1 import Job, Order, Tell
@@ -63,7 +62,7 @@ def table1(
         recipes = {name: dict.fromkeys(names, load_recipe(name).with_values(changes)) for name in chosen}
     weights = {job: 1.0 if job.method in recipes else 0.1 for job in work.plan(names, recipes, seeds)}
     found: dict[Job, dict[str, Any]] = {}
-    with common.ProgressBar("Table 1") as bar:
+    with common.progress_bar("Table 1") as bar:
 
         def watch(job: Job, share: float, note: str) -> None:
             total, done = sum(weights.values()), sum(weights[other] for other in found) + share * weights[job]
@@ -111,7 +110,7 @@ def battery(
         recipe = load_recipe("best").with_values(parse_values(values or []))
     total = seeds * sum(1 if name in work.CONTROLS else 2 for name in names)
     cells: list[work.Cell] = []
-    with common.ProgressBar("battery") as bar:
+    with common.progress_bar("battery") as bar:
         orders = work.run_battery(names, list(range(first_seed, first_seed + seeds)), recipe, os.cpu_count() or 1)
         for cell in orders:
             cells.append(cell)
@@ -143,7 +142,7 @@ def compose_groups(
 
     names = list(work.PROBLEMS) if problems == "all" else _choose_rows(problems, list(work.PROBLEMS))
     cells: list[work.Cell] = []
-    with common.ProgressBar("groups") as bar:
+    with common.progress_bar("groups") as bar:
         for cell in work.run(names, list(range(first_seed, first_seed + seeds)), os.cpu_count() or 1):
             cells.append(cell)
             bar.show(f"{cell.problem}, seed {cell.seed}: SNR {cell.snr:.1f}", len(cells), seeds * len(names), line=True)
@@ -225,7 +224,7 @@ def _draw_figures(orders: list[Order], n_images: int, data_dir: Path | None, out
 @contextmanager
 def _telling(name: str) -> Iterator[Tell]:
     """Show how far a model is, or say that it was found."""
-    with common.ProgressBar(name) as bar:
+    with common.progress_bar(name) as bar:
         yield lambda step: bar.show(step.note, step.share, 1, line=step.end_of_epoch)
     if not bar.note:
         console.print(f"{name}: found, not learned again")

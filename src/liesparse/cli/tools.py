@@ -5,16 +5,21 @@ from __future__ import annotations
 import platform
 import time
 from contextlib import suppress
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Argument, Option, Typer
 
 from liesparse.cli import common
-from liesparse.cli.common import DataArgument, DataDir, JsonOption, console, explained, print_table
+from liesparse.cli.common import DataArgument, DataDir, JsonOption, console, count, explained, print_table
 
 PACKAGES = ("torch", "numpy", "scikit-learn", "matplotlib", "safetensors", "pillow", "pooch", "pyarrow", "fastapi")
+N_PREVIEW = 100
+PREVIEW = {
+    "ink": "shown as ink: dark is where values are large",
+    "light": "shown as they are: light is light",
+    "signed": "red is above 0, blue below",
+}
 ENGINES = ("dense", "grid", "adaptive")
 ERRORS = {"adaptive": "adaptive_error", "grid N = 50": "grid50_error", "grid N = 100": "grid100_error"}
 data = Typer(no_args_is_help=True, help="List data sets, fetch them, look at them.")
@@ -42,16 +47,21 @@ def fetch(name: Annotated[str, Argument(help="mnist or fashion-mnist.")], data_d
 def preview(
     data: DataArgument,
     out: Annotated[Path, Option(help="File for the picture.")] = Path("preview.png"),
+    seed: Annotated[int, Option(min=0, help="Random seed: same seed, same images.")] = 0,
     data_dir: DataDir = None,
 ) -> None:
-    """Draw the first images of DATA as the model would see them."""
+    """Draw some images of DATA, drawn at random, as the model would see them."""
+    import torch
+
     from liesparse import figures, files
     from liesparse.data import load_data
 
     loaded = load_data(data, data_dir=data_dir)
-    images = loaded.train[:100].reshape(-1, *loaded.image_shape).numpy()
-    files.write_atomically(out, figures.to_png(figures.sheet_figure(images, 20, loaded.summary())))
-    console.print(f"{loaded.summary()} Look at {out}.")
+    drawn = torch.randperm(len(loaded.train), generator=torch.Generator().manual_seed(seed))[:N_PREVIEW]
+    images = loaded.train[drawn].reshape(-1, *loaded.image_shape).numpy()
+    title = f"{loaded.summary()}; {PREVIEW[figures.look_of(images)]}"
+    files.write_atomically(out, figures.to_png(figures.sheet_figure(images, 20, title)))
+    console.print(f"{loaded.summary()}. Look at {out}.")
 
 
 def suggest(
@@ -72,12 +82,13 @@ def suggest(
             raise ValueError(f"--torus-dims: expected numbers such as 1,2, got {torus_dims}.") from None
     loaded = load_data(data, data_dir=data_dir)
     console.print(loaded.summary())
-    with common.ProgressBar("trials") as bar:
+    with common.progress_bar("trials") as bar:
         done: list[int] = []
 
         def tell(trial: Any) -> None:
             done.append(1)
-            bar.show(f"{trial.torus_dim} axes, {trial.n_components} templates", len(done), 3 * len(dims))
+            words = count(trial.torus_dim, "axis", "axes"), count(trial.n_components, "template")
+            bar.show(", ".join(words), len(done), 3 * len(dims))
 
         found = find(loaded.train, torus_dims=dims, random_state=seed, callback=tell)
     rows = [
@@ -96,6 +107,8 @@ def doctor(
     json: JsonOption = None,
 ) -> None:
     """Show versions, threads, kernel and data, and train a small model as a test (about ten seconds)."""
+    from importlib import metadata
+
     import torch
 
     from liesparse import __version__, devices
@@ -145,7 +158,7 @@ def bench(
     from liesparse import figures, files
     from liesparse.reproduce.bench import run_bench
 
-    with common.ProgressBar("measuring") as bar:
+    with common.progress_bar("measuring") as bar:
         result = run_bench(report=bar.show)
     _print_bench(result)
     common.write_numbers(result, json)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from liesparse.cli import common
-from liesparse.cli.common import DataArgument, DataDir, EpochsOption, JsonOption, SetOption, console, explained
+from liesparse.cli.common import DataArgument, DataDir, EpochsOption, JsonOption, SetOption, console, count, explained
 
 if TYPE_CHECKING:
     from liesparse.data import LoadedData
@@ -19,7 +18,16 @@ if TYPE_CHECKING:
     from liesparse.state import Progress
 
 TRUSTED = 50  # effective sample size below which the integrals are not; docs/engines.md
-METRICS = {"snr": ("SNR", ".2f"), "active_codes": ("active codes", ".2f"), "log_likelihood": ("ln P(I | α̂)", ".1f")}
+OPTIONS = ("n_components", "n_irreps", "group", "torus_dim", "multiplicity", "sparsity", "noise_std")
+METRICS = {
+    "Lie Group Sparse Coding": ("lsc_snr_exact_map", "lsc_active_codes_exact_map", "lsc_evidence"),
+    "plain sparse coding": ("sparse_coding_snr", "sparse_coding_active_codes", "sparse_coding_evidence"),
+    "with as many free numbers": ("large_baseline_snr", "large_baseline_active_codes", "large_baseline_evidence"),
+}
+EXPLAINED = """\
+SNR: a picture's energy over that of what is left of it. Evidence: ln P(I|α̂) less what the codes cost, in nats an image,
+so that many codes must earn their place. More is better in both. Codes: at the maximum of P(α|I), as infer and the
+report have them"""
 
 
 def train(
@@ -87,7 +95,7 @@ def _train(
                 raise ValueError(f"{out} already holds a run. Add --resume to continue it, or choose another --out.")
             if resume and not begun:
                 raise ValueError(f"{out} holds no run to continue. Leave --resume away to start one.")
-            check_writable(checkpoints)
+            common.check_writable(checkpoints)
         loaded = load_data(data, data_dir=data_dir, group=group)
         console.print(loaded.summary() + (f"; {group.size} processes" if group.size > 1 else ""))
         began = time.monotonic()
@@ -100,24 +108,17 @@ def _train(
         shared = {name: getattr(coder, name) for name in ("n_components", "sparsity", "random_state")}
         shared["noise_std"] = coder.model_.noise_std
         baseline = SparseCoder(n_epochs=5, **shared).fit(loaded.train.reshape(-1, *loaded.image_shape))
-        metrics = run_directory.measure(coder, baseline, loaded.test) | {"training_seconds": round(seconds, 1)}
-        how = {"data": data, "data_summary": loaded.summary(), "recipe": coder.recipe, "seed": coder.random_state}
-        how |= {"settings": coder.settings or {}, "epochs": coder.n_epochs}
-        run_directory.save_run(run_directory.Run(out, coder, baseline, how, metrics))
+        large = None
+        if coder.plain_dictionary_ is not None:  # found with the verdict
+            known = {name: shared[name] for name in ("sparsity", "noise_std")}
+            large = SparseCoder.from_dictionary(coder.plain_dictionary_, loaded.image_shape, **known)
+        metrics = run_directory.measure(coder, baseline, loaded.test, large_baseline=large)
+        metrics["training_seconds"] = round(seconds, 1)
+        how = {"data": data, "data_summary": loaded.summary(), "recipe": str(coder.recipe), "seed": coder.random_state}
+        named = {name: getattr(coder, name) for name in OPTIONS}
+        how |= {"settings": named | dict(coder.settings or {}), "epochs": coder.n_epochs}
+        run_directory.save_run(run_directory.Run(out, coder, baseline, how, metrics, large))
     return metrics
-
-
-def check_writable(folder: Path) -> None:
-    """Find out before hours of training whether a folder can be written, and leave nothing behind."""
-    made = [place for place in (folder, *folder.parents) if not place.exists()]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise ValueError(f"Cannot write to {folder}: {error.strerror}. Choose another folder with --out.") from None
-    for place in made:
-        place.rmdir()
 
 
 def _learn(coder: LieSparseCoder, loaded: LoadedData, group: Group) -> None:
@@ -125,21 +126,30 @@ def _learn(coder: LieSparseCoder, loaded: LoadedData, group: Group) -> None:
 
     recipe, n_images = coder.effective_recipe(), None if loaded.stream else len(loaded.train)
     n_epochs = recipe.learning.resolve(coder.n_components, n_images).n_epochs
-    columns = ("epoch", "SNR", "active", "alive", "objective", "width", "multimodal", "|WᵀW-1|")
-    console.print("{:>7} {:>8} {:>7} {:>6} {:>10} {:>7} {:>11} {:>9}".format(*columns))
-    with common.ProgressBar("learning") as bar:
+    columns = ("epoch", "SNR", "active", "alive", "objective", "width", "multimodal", "images/s", "left")
+    console.print("{:>7} {:>8} {:>7} {:>6} {:>10} {:>7} {:>11} {:>9} {:>7}".format(*columns))
+    with common.progress_bar("learning") as bar:
         if recipe.start == "pairs" and coder.group == "learned":
             bar.show(common.FIRST_THE_MOTION, line=True)
 
+        began, first, done = 0.0, 0, 0
+
         def watch(progress: Progress) -> None:
+            nonlocal began, first, done
+            if not began:  # what came before was the motion, or an earlier run
+                began, first = time.monotonic(), progress.step
+            done += len(progress.codes) * group.size * (progress.step > first)
+            speed = done / max(time.monotonic() - began, 1e-9)
             health = coder.history_[-1] if coder.history_ else None
             epoch, snr = f"{progress.epoch}/{n_epochs}", f"{health['snr']:.1f}" if health else "-"
-            bar.show(f"epoch {epoch}: SNR {snr}", progress.step, progress.n_steps)
+            bar.show(f"epoch {epoch}: SNR {snr}, {speed:,.0f} images/s", progress.step, progress.n_steps)
             if progress.end_of_epoch and health and health["epoch"] == progress.epoch:
+                pace = (time.monotonic() - began) / max(progress.step - first, 1)
+                left = "-" if progress.n_steps is None else _minutes(pace * (progress.n_steps - progress.step))
                 console.print(
                     f"{epoch:>7} {health['snr']:8.2f} {health['active_codes']:7.2f} {health['templates_alive']:6d} "
                     f"{health['objective']:10.1f} {health['posterior_width']:7.3f} {health['multimodal_share']:11.0%} "
-                    f"{health['orthonormality_error']:9.0e}"
+                    f"{speed:9,.0f} {left:>7}"
                 )
 
         images = loaded.stream or loaded.train.reshape(-1, *loaded.image_shape)
@@ -151,6 +161,11 @@ def _learn(coder: LieSparseCoder, loaded: LoadedData, group: Group) -> None:
     coder.set_params(callbacks=None, checkpoint_dir=None)
 
 
+def _minutes(seconds: float) -> str:
+    """Return a time as minutes and seconds."""
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+
 def print_verdict(coder: LieSparseCoder) -> None:
     """Say whether learning found a motion, where somebody looked."""
     if coder.verdict_ is not None:
@@ -158,14 +173,20 @@ def print_verdict(coder: LieSparseCoder) -> None:
 
 
 def print_metrics(metrics: dict[str, Any]) -> None:
-    """Show the model beside plain sparse coding."""
-    rows = [
-        (name, *(format(metrics[f"{method}_{key}"], digits) for key, (_, digits) in METRICS.items()))
-        for name, method in (("Lie Group Sparse Coding", "lsc"), ("plain sparse coding", "sparse_coding"))
-        if f"{method}_snr" in metrics
-    ]
-    head = ("", *(column for column, _ in METRICS.values()))
-    common.print_table(f"{metrics['n_test_images']:,} held-out images", head, rows)
+    """Show the model beside plain sparse coding with as many templates, and with as many free numbers."""
+    rows = []
+    for name, keys in METRICS.items():
+        if all(key in metrics for key in keys):
+            values = [metrics[key] for key in keys]
+            shapes = metrics.get(keys[0].replace("_snr", "_components"))
+            shown = f"{name}, {shapes} templates" if shapes else name
+            rows.append((shown, f"{values[0]:.2f}", f"{values[1]:.2f}", f"{values[2]:.1f}"))
+    head = ("", "SNR", "active codes", "evidence")
+    common.print_table(count(metrics["n_test_images"], "held-out image"), head, rows)
+    others = [metrics[keys[2]] for keys in list(METRICS.values())[1:] if keys[2] in metrics]
+    if others and metrics["lsc_evidence"] < max(others):
+        console.print("By evidence, shapes that do not move explain these images better.", style="yellow")
+    console.print(EXPLAINED.replace("\n", " ") + f"; by the paper's 20 steps the SNR is {metrics['lsc_snr']:.2f}.")
     size = metrics.get("least_effective_sample_size", TRUSTED)
     if size < TRUSTED:
         console.print(
@@ -182,14 +203,15 @@ def demo(
 ) -> None:
     """Learn ten digits and 2-D translation from unlabelled images, in a few minutes."""
     from liesparse import LieSparseCoder, figures, files
+    from liesparse.data import load_data
     from liesparse.reproduce.figures import run_demo
-    from liesparse.run_directory import Run, save_run
+    from liesparse.run_directory import MODEL, Run, save_run
     from liesparse.training import Interrupted
 
-    check_writable(out)
+    common.check_writable(out)
     console.print(f"Making {images:,} images of ten digits shifted by up to 7 pixels; nobody tells the model so.")
     how = {"data": f"translation:n={images},seed={seed}", "recipe": "best", "seed": seed, "epochs": epochs}
-    with common.ProgressBar("learning") as bar:
+    with common.progress_bar("learning") as bar:
         bar.show(common.FIRST_THE_MOTION, line=True)
 
         def watch(progress: Progress, history: list[dict[str, Any]]) -> None:
@@ -203,11 +225,14 @@ def demo(
         except Interrupted as stopped:
             state, history = stopped.checkpoint.state, stopped.checkpoint.history
             coder = LieSparseCoder.from_model(state.parameters, (28, 28), history=history, random_state=seed)
+            if (out / MODEL).exists():
+                raise KeyboardInterrupt(f"Stopped at step {state.step}; {out} still has its earlier run.") from None
             save_run(Run(out, coder, None, how | {"interrupted_at_step": state.step}, {}))
             raise KeyboardInterrupt(f"Stopped at step {state.step}; the model so far is in {out}.") from None
     print_metrics(result.metrics)
     print_verdict(result.coder)
     console.print(f"Took {result.metrics['total_seconds']:.0f} s.")
+    result.coder.pose_ranges_ = result.coder.pose_ranges(load_data(f"{how['data']},n_test=1000").test)
     save_run(Run(out, result.coder, result.baseline, how, result.metrics))
     files.write_atomically(out / "demo.png", figures.to_png(result.figure))
     console.print(f"Look at {out / 'demo.png'}; the run is beside it. Next: liesparse report {out}")

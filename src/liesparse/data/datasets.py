@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from liesparse._checks import check_choice, reject
+from liesparse._checks import check_choice, count, reject
 from liesparse.data import synthetic
 from liesparse.data.arrays import read_idx
 from liesparse.data.downloads import DOWNLOADS, Folder, fetch, find_files
@@ -51,11 +51,13 @@ class LoadedData:
     n_blank: int = 0
     notes: tuple[str, ...] = ()
     stream: Shards | None = None
+    label_names: tuple[str, ...] = ()  # of the labels 0, 1, …, where they have names
+    test_names: tuple[str, ...] = ()  # the file, or the number, of each image to test
 
     def summary(self) -> str:
         """Say in one line how many images there are and what was done to them."""
         size = " × ".join(map(str, self.image_shape))
-        counts = f"{len(self.stream or self.train):,} images to learn from and {len(self.test):,} to test"
+        counts = f"{count(len(self.stream or self.train), 'image')} to learn from and {len(self.test):,} to test"
         return "; ".join([f"{self.name}: {counts}, {size} pixels", f"{self.n_blank:,} blank skipped", *self.notes])
 
 
@@ -177,7 +179,8 @@ def hold_out(images: ImageSet, n: int | None, n_test: int | None, seed: int) -> 
 def _read(name: str, train: ImageSet, drawn: Numbers, test: ImageSet, test_drawn: Numbers, n_blank: int) -> LoadedData:
     """Read images of one set to learn from, and of another, or the same, to test."""
     images, labels = (train.rows(drawn), test.rows(test_drawn)), (train.labels(drawn), test.labels(test_drawn))
-    return LoadedData(name, *images, train.image_shape, *labels, n_blank=n_blank, notes=train.notes)
+    known: dict[str, Any] = {"label_names": test.array.label_names, "test_names": test.names(test_drawn)}
+    return LoadedData(name, *images, train.image_shape, *labels, n_blank=n_blank, notes=train.notes, **known)
 
 
 def load_mnist(split: Split = "train", folder: Folder = None) -> Float[Tensor, "image pixel"]:
@@ -225,7 +228,8 @@ def _load_idx_files(
     if train.image_shape != test.image_shape:
         got = f"{train.image_shape} and {test.image_shape}"
         reject(title, "images of one size in both files", got, "Fetch them anew.")
-    return _read(name, train, drawn[0], test, drawn[1], train.n_blank + test.n_blank)
+    loaded = _read(name, train, drawn[0], test, drawn[1], train.n_blank + test.n_blank)
+    return replace(loaded, test_names=tuple(f"test-{number}" for number in loaded.test_names))
 
 
 def _register_idx_files(name: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,6 +18,11 @@ from liesparse._checks import reject
 MAX_PIXELS = 2**20  # of one image as the model sees it
 _CHUNK_PIXELS = 2**20  # read at a time
 _GREY = (0.299, 0.587, 0.114)  # ITU-R BT.601, as Pillow has it
+FITS = {
+    "crop": "cropped to keep the aspect (fit=pad keeps all of it)",
+    "pad": "padded to keep the aspect",
+    "stretch": "stretched",
+}
 _SHARE, _MOST = 0.1, 10_000  # held out for the test, unless asked otherwise
 Pixels = NDArray[Any] | list[NDArray[Any]]  # one array (perhaps memory-mapped), or one array for each image
 Numbers = NDArray[np.int64]
@@ -27,6 +32,7 @@ class Preprocessing(NamedTuple):
     """What to do with each image: crop to the central square, resize, invert, in this order; perhaps keep colours."""
 
     size: tuple[int, int] | None = None  # (height, width)
+    fit: str = "crop"  # what to do where that has another aspect: crop, pad or stretch
     crop: bool = False
     invert: bool = False
     colour: bool = False
@@ -43,24 +49,38 @@ class Preprocessing(NamedTuple):
 
     def apply(self, images: Float[Tensor, "image height width *colour"]) -> Float[Tensor, "image _ _ *colour"]:
         """Crop, resize (bilinear, antialiased) and invert; inverting takes each image from its own maximum."""
-        if self.crop:
-            height, width = images.shape[1:3]
-            side = min(height, width)
-            top, left = (height - side) // 2, (width - side) // 2
-            images = images[:, top : top + side, left : left + side]
-        if self.size is not None and self.size != tuple(images.shape[1:3]):
-            planes = images[:, None] if images.ndim == 3 else images.movedim(3, 1)
+        planes = images[:, None] if images.ndim == 3 else images.movedim(3, 1)
+        height, width = planes.shape[2:]
+        tall, wide = self.frame(height, width)
+        if (tall, wide) != (height, width):
+            top, left = (tall - height) // 2, (wide - width) // 2  # negative where the image is cropped
+            around = (left, wide - width - left, top, tall - height - top)
+            planes = torch.nn.functional.pad(planes, around, mode="replicate")
+        if self.size is not None and self.size != (tall, wide):
             planes = torch.nn.functional.interpolate(planes, self.size, mode="bilinear", antialias=True)
-            images = planes[:, 0] if images.ndim == 3 else planes.movedim(1, 3)
+        images = planes[:, 0] if images.ndim == 3 else planes.movedim(1, 3)
         if self.invert:
             images = images.amax(dim=tuple(range(1, images.ndim)), keepdim=True) - images
         return images
 
-    def notes(self, sizes: str) -> tuple[str, ...]:
-        """Say what was done; ``sizes`` tells the size before, or "" if nothing was resized."""
+    def frame(self, height: int, width: int) -> tuple[int, int]:
+        """Return the height and width about the middle of an image that the model sees: a part of it, or more."""
+        if self.crop:
+            height = width = min(height, width)
+        if self.size is None or self.fit == "stretch":
+            return height, width
+        scale = (min if self.fit == "crop" else max)(height / self.size[0], width / self.size[1])
+        return max(1, round(scale * self.size[0])), max(1, round(scale * self.size[1]))
+
+    def notes(self, sizes: Collection[tuple[int, int]]) -> tuple[str, ...]:
+        """Say what was done with images of such heights and widths."""
         notes = ["cropped to the central square"] * self.crop
-        if self.size is not None and sizes:
-            notes.append(f"resized from {sizes}")
+        changed = [size for size in sizes if self.size not in (None, size)]
+        if changed:
+            aspects = {(width * self.size[0] == height * self.size[1]) for height, width in changed if self.size}
+            how = "" if aspects == {True} or self.crop else f", {FITS[self.fit]}"
+            before = f"{len(changed)} sizes" if len(changed) > 1 else f"{changed[0][0]} × {changed[0][1]}"
+            notes.append(f"resized from {before}{how}")
         return tuple(notes + ["inverted"] * self.invert)
 
     def done(self) -> Preprocessing:
@@ -75,6 +95,8 @@ class ImageArray(NamedTuple):
     labels: NDArray[Any] | None = None
     preprocessing: Preprocessing = Preprocessing()
     notes: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()  # of pictures: the path of each, from the folder or archive
+    label_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -110,6 +132,11 @@ class ImageSet:
         if self.array.labels is None:
             return None
         return torch.from_numpy(np.asarray(self.array.labels)[self.places[numbers]].astype(np.int64))
+
+    def names(self, numbers: Numbers) -> tuple[str, ...]:
+        """Return the file of each of some images, or its number where one file holds all of them."""
+        places, width = self.places[numbers], len(str(len(self.array.pixels)))
+        return tuple(self.array.files[place] if self.array.files else f"{place:0{width}d}" for place in places)
 
     def draw(self, counts: Sequence[int], seed: int) -> list[Numbers]:
         """Draw so many numbers for each part, each in the order of the file, which reads fastest."""
@@ -160,8 +187,7 @@ def check_pixels(pixels: Pixels, preprocessing: Preprocessing, where: str) -> tu
     if len(shape) == 2 and height != width and (preprocessing.size or preprocessing.crop):
         reject("size and crop", "images with height and width", f"rows of {width} pixels", "Reshape them first.")
     greyed = ("greyed",) * (len(shape) == 4 and shape[3] > 2 and not preprocessing.colour)
-    before = f"{height} × {width}" if preprocessing.size != (height, width) else ""
-    return preprocessing.shape(height, width, where), greyed + preprocessing.notes(before)
+    return preprocessing.shape(height, width, where), greyed + preprocessing.notes([(height, width)])
 
 
 def find_seen(

@@ -19,11 +19,11 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from liesparse._checks import check_count, check_real, refusing, reject
+from liesparse._checks import check_choice, check_count, check_real, count, refusing, reject
 from liesparse.data import arrays, pictures
 from liesparse.data.datasets import COUNTS, DATASETS, LoadedData, hold_out
 from liesparse.data.downloads import Folder
-from liesparse.data.images import ImageArray, ImageSet, Preprocessing, check_array
+from liesparse.data.images import FITS, ImageArray, ImageSet, Preprocessing, check_array
 from liesparse.data.shards import Shards, list_shards, open_shards
 from liesparse.parallel import ALONE, Group
 
@@ -43,10 +43,20 @@ class ImagesInOrder(NamedTuple):
     places: NDArray[np.int64]  # of each in the file; blank ones are left out
     n_blank: int
     notes: tuple[str, ...]
+    names: tuple[str, ...]  # the path of each picture from its folder, else a number
+    labels: tuple[str, ...] = ()  # where they are known
+    preprocessing: Preprocessing = Preprocessing()  # what was done to them
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The path of each picture from its folder; where one file holds all, its name and the number in it."""
+        whole = Path(self.name).name
+        return tuple(name if Path(name).suffix else f"{whole}[{name}]" for name in self.names)
 
     def summary(self) -> str:
         """Say in one line how many images there are and what was done to them."""
-        return "; ".join([f"{self.name}: {len(self.images):,} images", f"{self.n_blank:,} blank skipped", *self.notes])
+        counted = f"{self.name}: {count(len(self.images), 'image')}"
+        return "; ".join([counted, f"{self.n_blank:,} blank skipped", *self.notes])
 
 
 def load_data(
@@ -69,10 +79,10 @@ def load_data(
         Processes that share the first look through a folder of shards (:func:`liesparse.parallel.join`).
     **parameters
         The same parameters as keywords; they win over those in ``spec``. All files know ``n`` and ``n_test`` (images
-        to learn from and to test), ``seed`` (which are drawn), ``size`` (28 or "28x20"), ``crop`` (to the central
-        square, before resizing), ``invert`` and ``colour`` (keep it: images of shape (height, width, 3)); .npz and
-        .parquet also ``key`` and ``labels``; a folder of shards ``key`` and ``stream`` (whether to leave the images on
-        disk; unless given, from 512 MiB on).
+        to learn from and to test), ``seed`` (which are drawn), ``size`` (28 or "28x20") and ``fit`` ("crop", "pad" or
+        "stretch" to its aspect), ``crop`` (to the central square, before resizing), ``invert`` and ``colour`` (keep
+        it: images of shape (height, width, 3)); .npz and .parquet also ``key`` and ``labels``; a folder of shards
+        ``key`` and ``stream`` (whether to leave the images on disk; unless given, from 512 MiB on).
 
     Raises
     ------
@@ -105,21 +115,35 @@ def load_images(
     """Read every image of a file or folder, in its order, or the test images of a named set.
 
     They must have the shape that a model was trained on; ``size`` among the parameters of ``spec`` resizes them. Only
-    a named set takes ``n``, ``n_test`` and ``seed``. Colours are kept for a model that has them.
+    a named set takes ``seed`` and ``n``, here the number of test images. Colours are kept for a model that has them.
     """
     head, given = parse_spec(spec)
     if head in DATASETS:
-        loaded = check_shape(load_data(spec, data_dir=data_dir, download=download), image_shape)
-        return ImagesInOrder(head, loaded.test, np.arange(len(loaded.test)), loaded.n_blank, loaded.notes)
+        few: dict[str, Any] = {"n": 1, "n_test": given.get("n_test", given["n"])} if "n" in given else {}
+        loaded = check_shape(load_data(spec, data_dir=data_dir, download=download, **few), image_shape)
+        names = loaded.test_names or tuple(f"test-{place:06d}" for place in range(len(loaded.test)))
+        places = np.array([int(name.removeprefix("test-")) for name in names], dtype=np.int64)
+        labels = _label_names(loaded.test_labels, loaded.label_names)
+        return ImagesInOrder(head, loaded.test, places, loaded.n_blank, loaded.notes, names, labels)
     path = _find_path(head)
     extra = [key for key in given if key in COUNTS]
     if extra:
         got = ", ".join(f"{key}={given[key]}" for key in extra)
         reject(f"parameters of {path}", "none that choose among its images", got, f"Leave {', '.join(extra)} out.")
     kept = {"colour": "yes"} if len(image_shape) == 3 else {}
-    images = check_shape(_open_path(path, kept | given, least=1)[0], image_shape)
-    rows = images.rows(np.arange(len(images)))
-    return ImagesInOrder(images.name, rows, images.places, images.n_blank, images.notes)
+    opened, values = _open_path(path, kept | given, least=1)
+    images, preprocessing = check_shape(opened, image_shape), _preprocessing(values)
+    every = np.arange(len(images))
+    found = ImagesInOrder(images.name, images.rows(every), images.places, images.n_blank, images.notes, ())
+    if not isinstance(images, ImageSet):
+        return found._replace(names=tuple(f"{place:06d}" for place in images.places))
+    labels = _label_names(images.labels(every), images.array.label_names)
+    return found._replace(names=images.names(every), labels=labels, preprocessing=preprocessing)
+
+
+def _label_names(labels: Tensor | None, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the label of each image as text; nothing where there are none."""
+    return () if labels is None else tuple(names[label] if names else str(label) for label in labels.tolist())
 
 
 def check_shape(loaded: _Images, image_shape: tuple[int, ...]) -> _Images:
@@ -127,7 +151,10 @@ def check_shape(loaded: _Images, image_shape: tuple[int, ...]) -> _Images:
     if math.prod(loaded.image_shape) != math.prod(image_shape):
         told, wanted = (" × ".join(map(str, shape)) for shape in (loaded.image_shape, image_shape))
         colour = ",colour=yes" if len(image_shape) == 3 else ""
-        fix = f"Resize them: {loaded.name}:size={'x'.join(map(str, image_shape[:2]))}{colour}."
+        size = "x".join(map(str, image_shape[:2]))
+        fix = f"Resize them: {loaded.name}:size={size}{colour}."
+        if loaded.name in DATASETS and "size" not in DATASETS[loaded.name].parameters:
+            fix = f"{loaded.name} has one size only; pass images of your own, as photos/:size={size}{colour}."
         reject("images", f"{wanted} pixels, as the model was trained on", told, fix)
     return loaded
 
@@ -155,7 +182,7 @@ def _open_path(
     keys = ("key", "stream") if shards else ("key", "labels") if named else ()
     known = {**dict.fromkeys(keys), **COUNTS, **Preprocessing()._asdict()}
     values = _read_parameters(str(path), known, given)
-    preprocessing = Preprocessing(*(values[key] for key in Preprocessing._fields))
+    preprocessing = _preprocessing(values)
     readable = "readable files, and room in the cache folder" if shards else "a readable file"
     with refusing(readable, path, "Check permissions and space.", OSError):
         if shards:
@@ -172,6 +199,10 @@ def _open_path(
         else:
             array = ImageArray(arrays.read_idx(path), None, preprocessing)
         return check_array(array, str(path), least=least), values
+
+
+def _preprocessing(values: Mapping[str, Any]) -> Preprocessing:
+    return Preprocessing(*(values[key] for key in Preprocessing._fields))
 
 
 class Spec(NamedTuple):
@@ -211,6 +242,8 @@ def _read(key: str, text: str, default: Any) -> Any:
             reject(key, "a side such as 28, or height and width such as 28x20", repr(text), f"Pass {key}=28.")
         height, _, width = text.partition("x")
         return int(height), int(width or height)
+    if key == "fit":
+        return check_choice(key, text, tuple(FITS))
     if key == "stream" or isinstance(default, bool):
         if text.lower() not in _FLAGS:
             reject(key, "yes or no", repr(text), f"Pass {key}=yes or {key}=no.")

@@ -39,11 +39,23 @@ def _is_picture(path: PurePath) -> bool:
 
 
 def read_pictures(path: Path, preprocessing: Preprocessing) -> ImageArray:
-    """Read all pictures in a folder and below, or in a zip archive, in the order of their names."""
-    return decode_all(_from_folder(path) if path.is_dir() else _from_zip(path), preprocessing, str(path))
+    """Read all pictures in a folder and below, or in a zip archive, in the order of their names.
+
+    Where all of them lie in sub-folders, two or more of them, the sub-folders are their labels.
+    """
+    files: list[str] = []
+    found = decode_all((_from_folder if path.is_dir() else _from_zip)(path, files), preprocessing, str(path))
+    parents = [PurePosixPath(file).parent for file in files]
+    folders = sorted(set(parents))
+    if len(folders) < 2 or PurePosixPath() in folders or len(files) < 2 * len(folders):
+        return found._replace(files=tuple(files))
+    names = [folder.name for folder in folders]
+    names = names if len(set(names)) == len(names) else [str(folder) for folder in folders]
+    labels = np.array([folders.index(parent) for parent in parents])
+    return found._replace(files=tuple(files), labels=labels, label_names=tuple(names))
 
 
-def _from_folder(folder: Path) -> Iterator[tuple[str, bytes]]:
+def _from_folder(folder: Path, files: list[str]) -> Iterator[tuple[str, bytes]]:
     for path in sorted(find_pictures(folder)):
         with refusing("a readable picture", path, "Repair or remove it.", OSError):
             if not path.is_file():  # a device or a pipe may have no end
@@ -52,10 +64,11 @@ def _from_folder(folder: Path) -> Iterator[tuple[str, bytes]]:
                 content = file.read(MAX_FILE_BYTES + 1)
             if len(content) > MAX_FILE_BYTES:
                 reject("data", f"files of at most {MAX_FILE_BYTES // 2**20} MiB", f"a larger {path}", "Remove it.")
+        files.append(path.relative_to(folder).as_posix())
         yield str(path), content
 
 
-def _from_zip(path: Path) -> Iterator[tuple[str, bytes]]:
+def _from_zip(path: Path, files: list[str]) -> Iterator[tuple[str, bytes]]:
     """Read pictures in memory: nothing of an archive is ever written to disk."""
     with refusing("a zip archive", path, "Pack it anew."):  # a damaged directory gives more than BadZipFile
         archive = zipfile.ZipFile(path)
@@ -70,6 +83,7 @@ def _from_zip(path: Path) -> Iterator[tuple[str, bytes]]:
             fix = "Pack the archive anew, without a password."
             with refusing("a readable member", name, fix), archive.open(info) as file:
                 content = file.read(info.file_size)  # the size that was checked, whatever the member really holds
+            files.append(info.filename)
             yield name, content
 
 
@@ -85,6 +99,35 @@ def _check_archive(path: Path, n_members: int, sizes: list[int]) -> None:
     ):
         if exceeded:
             reject("data", expected, f"{got} in {path}", "Unpack it yourself if you trust it, and pass the folder.")
+
+
+def move_picture(
+    pixels: NDArray[Any], matrix: NDArray[np.floating], shape: tuple[int, ...], frame: tuple[int, int] | None = None
+) -> NDArray[Any]:
+    """Show a picture so that each place p, from its centre, shows what was at ``matrix @ p``; beyond, its edge colour.
+
+    The matrix counts in pixels of images of some ``shape``, which show this ``frame`` of the picture, or all of it.
+    """
+    from PIL import Image
+
+    height, width = pixels.shape[:2]
+    tall, wide = frame or (height, width)
+    size, centre = np.diag([wide / shape[1], tall / shape[0], 1]), np.eye(3)
+    centre[:2, 2] = width / 2, height / 2
+    whole = centre @ size @ matrix @ np.linalg.inv(size) @ np.linalg.inv(centre)
+    edge = np.concatenate((pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]))
+    fill = tuple(np.median(edge, axis=0).tolist()) if pixels.ndim == 3 else float(np.median(edge))
+    if pixels.dtype == np.uint8:
+        fill = tuple(map(int, fill)) if isinstance(fill, tuple) else int(fill)
+    affine = tuple(whole[:2].flatten().tolist())
+    picture, how = Image.fromarray(pixels), (Image.Transform.AFFINE, affine, Image.Resampling.BICUBIC)
+    return np.asarray(picture.transform((width, height), *how, fillcolor=fill))
+
+
+def read_picture(path: Path, preprocessing: Preprocessing) -> NDArray[Any]:
+    """Read one picture in its own size, inverted and in colours as the model sees it."""
+    pixels, _ = _decode(path.read_bytes(), str(path), preprocessing.colour)
+    return pixels.max() - pixels if preprocessing.invert else pixels
 
 
 def decode_all(pictures: Iterable[tuple[str, bytes]], preprocessing: Preprocessing, where: str) -> ImageArray:
@@ -110,9 +153,7 @@ def decode_all(pictures: Iterable[tuple[str, bytes]], preprocessing: Preprocessi
         fix = f"Pass pictures ({' '.join(SUFFIXES)}); for the idx files of MNIST pass mnist and their folder."
         reject("data", "at least 2 pictures", f"none in {where}", fix)
     greyed = (f"{n_coloured:,} greyed",) if n_coloured and not preprocessing.colour else ()
-    changed = [f"{size[0]} × {size[1]}" for size in sizes if size != preprocessing.size]
-    before = f"{len(changed)} sizes" if len(changed) > 1 else "".join(changed)
-    return ImageArray(found, None, preprocessing.done(), greyed + preprocessing.notes(before))
+    return ImageArray(found, None, preprocessing.done(), greyed + preprocessing.notes(sizes))
 
 
 def _decode(content: bytes, name: str, colour: bool) -> tuple[NDArray[Any], bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
@@ -24,7 +25,7 @@ from liesparse.learning import advance, engine_for
 from liesparse.model import Parameters, PosePrior
 from liesparse.parallel import ALONE
 from liesparse.parallel import Group as Processes
-from liesparse.recipes import Recipe, names
+from liesparse.recipes import RECIPES, Recipe, load_recipe, names
 from liesparse.settings import ModelSettings
 from liesparse.start import make_start
 from liesparse.state import Progress, State
@@ -102,6 +103,8 @@ class LieSparseCoder(PosedCoder):
         Health after each epoch on up to 200 of the training images.
     verdict_ : Verdict or None
         Whether ``fit`` found a motion, and on what evidence: ``print(coder.verdict_)``. None where nobody looked.
+    pose_ranges_ : ndarray of shape (n_components, torus_dim, 3) or None
+        Where the poses of each template lie: circular mean, and 2nd and 98th percentile about it, in radians.
     n_features_in_, image_shape_
         Size and shape of an image.
     """
@@ -152,7 +155,9 @@ class LieSparseCoder(PosedCoder):
 
         Several processes (:func:`liesparse.parallel.join`) must call it with the same images and settings.
         """
+        self._recipe = None  # a file is read anew
         recipe, generator = self.effective_recipe(), self._generator()
+        self._recipe = None if self.recipe in RECIPES else (str(self.recipe), load_recipe(self.recipe))
         images, source, recipe = self._training_images(X, recipe, generator)
         start = self.model_ if self.warm_start and hasattr(self, "model_") else None
         self._check_sizes(images, recipe, start)
@@ -280,7 +285,9 @@ class LieSparseCoder(PosedCoder):
         return self.model_.noise_std
 
     def _set_model(self, trained: Trained) -> LieSparseCoder:
-        model, self.history_, self.n_iter_, self.verdict_ = trained
+        model, self.history_, self.n_iter_, self.verdict_, ranges, plain = trained
+        self.pose_ranges_ = None if ranges is None else to_cpu(ranges).numpy()
+        self.plain_dictionary_ = None if plain is None else to_cpu(plain)  # for a comparison; not saved
         self.model_ = model.to(choose_device(self.device))
         self.components_ = to_cpu(self.model_.dictionary.T).contiguous().numpy()
         self.group_basis_ = to_cpu(self.model_.group_basis).numpy()
@@ -288,13 +295,31 @@ class LieSparseCoder(PosedCoder):
         self._state = None
         return self
 
+    def _repr_html_(self) -> str:
+        """Show the templates and the verdict in a notebook, above scikit-learn's own table of parameters."""
+        plain: str = super()._repr_mimebundle_().get("text/html", "")
+        if not hasattr(self, "model_") or len(self.image_shape_) not in (2, 3):
+            return plain
+        from liesparse.figures import sheet_html  # only who looks waits for matplotlib
+
+        used = self.components_[:60].reshape(-1, *self.image_shape_)
+        verdict = "" if self.verdict_ is None else f"<p><b>{html.escape(str(self.verdict_))}</b></p>"
+        return f"<div>{verdict}{sheet_html(used, 10)}</div>{plain}"
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
+        return super()._repr_mimebundle_(**kwargs) | {"text/html": self._repr_html_()}
+
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in super().__getstate__().items() if key != "_state"}
 
     def _pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         header, tensors = pack_parameters(self.model_)
-        verdict = self.verdict_ and self.verdict_._asdict()
-        return header | super()._pack()[0] | {"verdict": verdict}, tensors
+        header |= {"verdict": self.verdict_ and self.verdict_._asdict()}
+        if self.pose_ranges_ is not None:
+            tensors["pose_ranges"] = torch.from_numpy(self.pose_ranges_)
+        if self._recipe is not None:
+            header["recipe"] = self._recipe[1].values()
+        return header | super()._pack()[0], tensors
 
     def _unpack(self, sealed: Sealed, path: str | Path) -> None:
         if isinstance(self.pose_prior, dict):
@@ -312,4 +337,10 @@ class LieSparseCoder(PosedCoder):
         model = unpack_parameters(sealed, path)
         if model.n_pixels != self.n_features_in_:
             reject("path", f"an image shape of {model.n_pixels} pixels", str(self.image_shape_), "Use another copy.")
-        self._set_model(Trained(model, self.history_, self.n_iter_, read_verdict(sealed.header.get("verdict"), path)))
+        verdict, ranges = read_verdict(sealed.header.get("verdict"), path), sealed.tensors.get("pose_ranges")
+        if ranges is not None and ranges.shape != (model.n_components, model.torus_dim, 3):
+            reject("path", "pose ranges that fit the model", str(path), "Use another copy.")
+        self._set_model(Trained(model, self.history_, self.n_iter_, verdict, ranges))
+        if self.recipe not in RECIPES and isinstance(sealed.header.get("recipe"), dict):
+            kept = {name: value for name, value in sealed.header["recipe"].items() if name in names()}
+            self._recipe = str(self.recipe), Recipe().with_values(kept)

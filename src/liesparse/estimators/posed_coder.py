@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from liesparse._checks import check_count
+from liesparse.confidence import Confidence, rate_confidence
 from liesparse.devices import to_cpu
 from liesparse.estimators.base import Array, Coder, ImageBatch
 from liesparse.inference import infer_codes, map_poses
@@ -20,6 +21,7 @@ from liesparse.metrics import refine_codes
 from liesparse.model import Parameters, apply_transform, draw_codes, generate, reconstruct, undo_transform
 from liesparse.posterior import AnyEngine, AnyPosterior, TorusPosterior, engine_of, log_likelihood, pose_posterior
 from liesparse.recipes import Recipe, load_recipe
+from liesparse.symmetry import pose_ranges
 from liesparse.torus import wrap
 
 
@@ -30,10 +32,21 @@ class Inference(NamedTuple):
     poses: Any
 
 
+class Description(NamedTuple):
+    """All that a model infers from images."""
+
+    inference: Inference
+    posterior: AnyPosterior
+    log_likelihood: Any  # ln P(I | α̂) of each
+    confidence: Confidence
+
+
 class PosedCoder(Coder):
     """A coder whose fitted model knows poses."""
 
     model_: Parameters
+    pose_ranges_: Array | None
+    _recipe: tuple[Any, Recipe] | None = None  # the name of a recipe's file, and what it held when it was used
     exact_codes: bool
     recipe: str | Path
     n_epochs: int | None
@@ -41,7 +54,9 @@ class PosedCoder(Coder):
 
     def effective_recipe(self) -> Recipe:
         """Return the recipe with all changes that the parameters ask for."""
-        recipe, values = load_recipe(self.recipe), dict(self.settings or {})
+        file, kept = self._recipe or ("", None)
+        recipe = kept if kept and file == str(self.recipe) else load_recipe(self.recipe)
+        values = dict(self.settings or {})
         if self.n_epochs is not None:
             values["learning.n_epochs"] = self.n_epochs
         return recipe.with_values(values)
@@ -70,13 +85,14 @@ class PosedCoder(Coder):
         codes, poses = self._infer(images)
         return images.restore_images(images.norms * reconstruct(self.model_, codes, poses))
 
-    def canonicalize(self, X: Any, *, keep_rest: bool = False) -> Any:
-        """Bring each image to s = 0.
+    def canonicalize(self, X: Any, *, keep_rest: bool = False, poses: Any = None) -> Any:
+        """Bring each image to s = 0, from its most probable pose unless ``poses`` are given.
 
         The span of W moves; what lies outside it is dropped, or kept in its place with ``keep_rest``.
         """
         images = self._known_images(X)
-        return self._moved(images, self._infer(images)[1], keep_rest, undo=True)
+        there = self._infer(images)[1] if poses is None else self._tensor(poses)
+        return self._moved(images, there, keep_rest, undo=True)
 
     def move(self, X: Any, delta: Any, *, keep_rest: bool = False) -> Any:
         """Apply T(δ) to each image: one ``delta`` of shape (torus_dim,) for all, or one for each."""
@@ -117,19 +133,37 @@ class PosedCoder(Coder):
             frames.append(torch.lerp(first.norms, second.norms, share) * frame)
         return first.restore_images(torch.stack(frames, dim=1))
 
-    def traverse(self, X: Any, axis: int, values: Any = None) -> Any:
-        """Move each reconstruction along one torus axis by each of ``values``, by default 9 steps from -π to π.
+    def traverse(self, X: Any, axis: int, values: Any = None, *, steps: int = 9, full: bool = False) -> Any:
+        """Move each reconstruction along one torus axis, in so many steps over the poses that its template has.
 
-        Returns (n_images, n_values, …); the value 0 is the reconstruction itself.
+        That is the range of ``pose_ranges_``, from the 2nd to the 98th percentile of what was learned from; with
+        ``full``, or where it is not known, the whole circle. Or by each of ``values``, of which 0 is the reconstruction
+        itself. Returns (n_images, n_steps, …).
         """
         images, n = self._known_images(X), self.model_.torus_dim
         if not 0 <= axis < n:
             raise ValueError(f"axis={axis}, but the poses have axes 0 to {n - 1}.")
-        values = np.linspace(-math.pi, math.pi, 9) if values is None else values
         codes, poses = self._infer(images)
-        moved = [poses + value * torch.eye(n).to(poses)[axis] for value in self._tensor(values)]
-        frames = [images.norms * reconstruct(self.model_, codes, there) for there in moved]
+        if values is None and not full and self.pose_ranges_ is not None:
+            middle, low, high = self._tensor(self.pose_ranges_)[codes.argmax(dim=1), axis].unbind(dim=1)
+            shares = torch.linspace(0, 1, check_count("steps", steps, 2)).to(poses)
+            places = middle + low + shares[:, None] * (high - low)
+        else:
+            values = np.linspace(-math.pi, math.pi, check_count("steps", steps, 2)) if values is None else values
+            places = poses[:, axis] + self._tensor(values)[:, None]
+        frames = []
+        for place in places:
+            there = poses.clone()
+            there[:, axis] = place
+            frames.append(images.norms * reconstruct(self.model_, codes, there))
         return images.restore_images(torch.stack(frames, dim=1))
+
+    def pose_ranges(self, X: Any) -> Array:
+        """Return where the poses of images lie, of shape (n_components, torus_dim, 3).
+
+        For each template and axis: the circular mean, and the 2nd and 98th percentile about it, in radians.
+        """
+        return to_cpu(pose_ranges(*self._infer(self._known_images(X)))).numpy()
 
     def sample(self, n_samples: int = 1, *, noise: bool = False) -> tuple[Array, Inference]:
         """Draw images from the model, codes and poses from their priors; returns them with both."""
@@ -146,12 +180,22 @@ class PosedCoder(Coder):
         images, *found = (to_cpu(part).numpy() for part in (rows, codes, poses))
         return images.reshape(n_samples, *self.image_shape_), Inference(*found)
 
-    def describe(self, X: Any) -> tuple[Inference, AnyPosterior, Any]:
-        """Return what ``infer``, ``pose_posterior`` and ``score_samples`` do, but find the codes only once."""
-        images = self._known_images(X)
+    def confidence(self, X: Any) -> Confidence:
+        """Return how sure the model is of each image, and which are not to be trusted."""
+        return self.describe(X).confidence
+
+    def describe(self, X: Any) -> Description:
+        """Return what ``infer``, ``pose_posterior``, ``score_samples`` and ``confidence`` do, by codes found once."""
+        images, model = self._known_images(X), self.model_
         codes, poses = self._infer(images)
-        found, scores = map(images.restore, (codes, poses)), images.restore(self._log_likelihood(images, codes))
-        return Inference(*found), self._pose_posterior(images, codes), scores
+        scores, posterior = self._log_likelihood(images, codes), self._pose_posterior(images, codes)
+        known = getattr(self, "pose_ranges_", None)
+        middles = torch.zeros(model.n_components, model.torus_dim) if known is None else self._tensor(known)[..., 0]
+        rated = rate_confidence(model, images.rows, codes, poses, scores, middles.to(poses), self._engine())
+        blank = images.norms[:, 0] == 0  # of which nothing is known
+        rated = rated._replace(confidence=rated.confidence * ~blank, uncertain=rated.uncertain | blank)
+        found, confidence = map(images.restore, (codes, poses)), Confidence(*map(images.restore, rated))
+        return Description(Inference(*found), posterior, images.restore(scores), confidence)
 
     def _pose_posterior(self, images: ImageBatch, codes: Tensor) -> AnyPosterior:
         return pose_posterior(self.model_, images.rows, codes)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import shutil
 import subprocess
 import tempfile
+import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -30,6 +32,7 @@ LEAST_SIZE = 96  # pixels of an image in a movie, on its longer side
 FEW_COLOURS = 600  # two colour maps and some: at 256 the eye sees no difference
 
 Array = NDArray[np.floating]
+Look = Literal["ink", "light", "signed"]  # how grey images are shown: dark where much is, or bright, or in two colours
 
 
 def mosaic(images: Array, n_columns: int, *, gap: int = 2) -> Array:
@@ -42,6 +45,28 @@ def mosaic(images: Array, n_columns: int, *, gap: int = 2) -> Array:
         top, left = gap + place // n_columns * height, gap + place % n_columns * width
         sheet[top : top + height - gap, left : left + width - gap] = image
     return sheet
+
+
+def look_of(images: Array) -> Look:
+    """Tell how to show images (n, height, width[, 3]): values of both signs; photos, as light; figures, as ink."""
+    if float(images.min()) < -0.1 * float(images.max()):
+        return "signed"
+    return "light" if images.ndim > 3 or float(np.median(images)) > 0.1 * float(images.max()) else "ink"
+
+
+def to_contrast(images: Array, look: Look, n_axes: int = 2) -> Array:
+    """Scale each image, of so many axes, to a contrast of its own; an empty ground stays empty.
+
+    Returns ink from 0 to 1, for grey photos less of it where light is; colours as they are, signed values up to ±1.
+    """
+    axes = tuple(range(images.ndim - n_axes, images.ndim))
+    low: Any = 0.0
+    if look == "light":
+        low = np.maximum(0, np.quantile(images, 0.01, axis=axes, keepdims=True))
+    high = (np.abs(images) if look == "signed" else images).max(axis=axes, keepdims=True)
+    shown = (images - low) / np.maximum(high - low, np.finfo(np.float32).tiny)
+    shown = np.clip(shown, -1 if look == "signed" else 0, 1).astype(images.dtype)
+    return 1 - shown if look == "light" and n_axes == 2 else shown
 
 
 def to_unit_peak(images: Array, apart: int | None = 0) -> Array:
@@ -105,21 +130,21 @@ def to_pdf(figure: Figure, *, dpi: int = 720) -> bytes:
     return buffer.getvalue()
 
 
-def walk_frames(walks: Array, *, gap: int = 4) -> NDArray[np.uint8]:
+def walk_frames(walks: Array, look: Look = "ink", *, gap: int = 4) -> NDArray[np.uint8]:
     """Lay out (axis, image, step, height, width[, 3]) as frames, images in rows, axes in columns; grey is dark ink."""
     zoom = max(1, -(-LEAST_SIZE // max(walks.shape[3:5])))
-    peak = np.abs(walks).max(axis=tuple(range(2, walks.ndim)), keepdims=True)
-    shown = np.clip(walks / np.maximum(peak, np.finfo(np.float32).tiny), 0, 1)
-    shown = (shown if walks.ndim == 6 else 1 - shown).repeat(zoom, axis=3).repeat(zoom, axis=4)
+    shown = to_contrast(walks, look, walks.ndim - 3)
+    shown = (shown + 1) / 2 if look == "signed" else shown if walks.ndim == 6 else 1 - shown
+    shown = shown.repeat(zoom, axis=3).repeat(zoom, axis=4)
     steps = shown.transpose(2, 1, 0, *range(3, walks.ndim))  # step, image, axis
     frames = np.stack([mosaic(step.reshape(-1, *step.shape[2:]), len(walks), gap=gap) for step in steps])
     return np.where(np.isnan(frames), FRAME_GREY, np.round(255 * frames)).astype(np.uint8)
 
 
-def movie_bytes(walks: Array, suffix: str) -> bytes:
+def movie_bytes(walks: Array, suffix: str, look: Look = "ink") -> bytes:
     """Return a looped movie of walks; an open walk goes there and back, a closed one round and round."""
     closed = np.allclose(walks[:, :, 0], walks[:, :, -1], atol=1e-3 * float(np.abs(walks).max()))
-    frames = walk_frames(walks)
+    frames = walk_frames(walks, look)
     frames = frames[:-1] if closed else np.concatenate((frames, frames[-2:0:-1]))
     return gif_bytes(map(Image.fromarray, frames)) if suffix == ".gif" else _mp4_bytes(frames)
 
@@ -181,9 +206,11 @@ def growth_figure(rows: Sequence[dict[str, Any]]) -> Figure:
 
 
 def sheet_figure(images: Array, n_columns: int, title: str) -> Figure:
-    """Show images side by side."""
-    figure = new_figure(10, 0.5 + 10 / n_columns * _height(images, n_columns))
-    draw_sheet(figure.subplots(1, 1), to_unit_peak(images), n_columns, title)
+    """Show images side by side: ink on paper, or light as it is, or in signed colours."""
+    look, lines = look_of(images), "\n".join(textwrap.wrap(title, 110))  # so that it is not cut off
+    figure = new_figure(10, 0.5 + 0.2 * lines.count("\n") + 10 / n_columns * _height(images, n_columns))
+    shown = to_contrast(images, look, images.ndim - 1)
+    draw_sheet(figure.subplots(1, 1), shown, n_columns, lines, signed=look == "signed")
     return figure
 
 
@@ -192,22 +219,55 @@ def _height(images: Array, n_columns: int) -> float:
     return -(-len(images) // n_columns) * images.shape[1] / images.shape[2]
 
 
-def before_and_after(before: Array, after: Array, *, n_columns: int = 10) -> Figure:
-    """Show images above and what became of them below."""
-    figure = new_figure(8, 1 + 1.6 * _height(before, n_columns))
-    titles = ("As they came", "In the same pose")
-    for axes, images, title in zip(figure.subplots(2, 1), (before, after), titles, strict=True):
-        draw_sheet(axes, to_unit_peak(np.maximum(images, 0)), n_columns, title)
+def sheet_html(images: Array, n_columns: int) -> str:
+    """Return templates side by side as an element of HTML."""
+    look = look_of(images)
+    shown = mosaic(to_contrast(images, look, images.ndim - 1), min(n_columns, len(images)))
+    colours = colormaps[SIGNED if look == "signed" else INK].with_extremes(bad=FRAME)
+    painted = paint(shown) if shown.ndim == 3 else colours((shown + 1) / 2 if look == "signed" else shown)
+    buffer = io.BytesIO()
+    Image.fromarray(np.round(255 * painted[..., :3]).astype(np.uint8)).save(buffer, "PNG")
+    source = base64.b64encode(buffer.getvalue()).decode()
+    style = f"image-rendering: pixelated; width: {2 * shown.shape[1]}px; max-width: 100%"
+    return f'<img alt="templates" style="{style}" src="data:image/png;base64,{source}">'
+
+
+def before_and_after(
+    before: Sequence[NDArray[Any]], after: Sequence[NDArray[Any]], uncertain: NDArray[np.bool_], *, n_columns: int = 10
+) -> Figure:
+    """Show images above and what became of them below, those that the model is not sure of by themselves."""
+    look, parts = look_of(np.stack(before)), []
+    for doubted, most, words in ((False, 40, ""), (True, 20, "Uncertain, ")):
+        chosen = np.flatnonzero(uncertain == doubted)[:most].tolist()
+        for images, title in ((before, "as they came"), (after, "in the same pose, by the model")):
+            if chosen:
+                parts.append(([images[place] for place in chosen], f"{words}{title}".capitalize()))
+    shape = before[0].shape[:2]
+    heights = [_height(np.zeros((len(images), *shape)), n_columns) for images, _ in parts]
+    figure = new_figure(8, 0.5 * len(parts) + 0.8 * sum(heights))
+    panels = figure.subplots(len(parts), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for axes, (images, title) in zip(panels, parts, strict=True):
+        stacked = np.stack([_shrink(image, shape) for image in images]).astype(np.float32)
+        shown = to_contrast(stacked, look, stacked.ndim - 1)
+        draw_sheet(axes, shown, n_columns, title, signed=look == "signed")
     return figure
 
 
-def walk_figure(walks: Array, values: Array, axes: Sequence[int]) -> Figure:
-    """Show walks (axis, image, step, height, width[, 3]) along torus axes as rows of images."""
+def _shrink(image: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return an image at most a few times as large as a shape, in that shape's aspect, for a sheet."""
+    if image.shape[:2] == shape:
+        return image
+    small = Image.fromarray(np.asarray(image)).resize((4 * shape[1], 4 * shape[0]), Image.Resampling.BOX)
+    return np.asarray(small)
+
+
+def walk_figure(walks: Array, titles: Sequence[str], look: Look = "ink") -> Figure:
+    """Show walks (axis, image, step, height, width[, 3]) along torus axes as rows of images, one title for each."""
     n_steps = walks.shape[2]
-    kept = np.unique(np.linspace(0, n_steps - 1, min(n_steps, 13)).round().astype(int))
-    figure = new_figure(8, 0.4 + 0.75 * walks.shape[0] * walks.shape[1])
+    width = max(8, 0.55 * n_steps)
+    tall = width / n_steps * walks.shape[3] / walks.shape[4]
+    figure = new_figure(width, 0.4 + len(walks) * (0.35 + tall * walks.shape[1]))
+    shown, signed = to_contrast(walks, look, walks.ndim - 3), look == "signed"
     for place, panel in enumerate(figure.subplots(len(walks), 1, squeeze=False)[:, 0]):
-        frames = to_unit_peak(np.maximum(walks[place][:, kept], 0))
-        title = f"Along axis {axes[place] + 1} from {values[0]:+.2f} to {values[-1]:+.2f} radians"
-        draw_sheet(panel, frames.reshape(-1, *frames.shape[2:]), len(kept), title)
+        draw_sheet(panel, shown[place].reshape(-1, *walks.shape[3:]), n_steps, titles[place], signed=signed)
     return figure

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -67,6 +67,10 @@ class Recipe:
         inner = group.inner if isinstance(group, Composition) else group
         learned = inner is None or isinstance(inner, LearnedTorus)
         return self if learned else self.with_values({"learning.learn_group": False})
+
+    def values(self) -> dict[str, Any]:
+        """Return all values, named as ``start`` or ``learning.n_epochs``."""
+        return _flatten(asdict(self))
 
     def with_values(self, values: Mapping[str, Any]) -> Recipe:
         """Return the recipe with some values changed, named as ``start`` or ``learning.n_epochs``."""

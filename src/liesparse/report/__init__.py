@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from liesparse import symmetry
@@ -26,6 +25,7 @@ Files = dict[str, bytes]  # pictures that become files beside the page, by their
 MOST_TEMPLATES, MOST_PLANES, MOST_CODES = 60, 24, 4
 FAINT = 0.1  # share below which the direction of a motion means nothing
 N_FRAMES, N_STEPS, N_CHANGES = 32, 13, 6
+AROUND = 0.9  # share of the circle from which a walk goes round and round
 CURVES = {
     "snr": "SNR",
     "objective": "objective, ln P(I|α̂) + ln P(α̂)",
@@ -44,6 +44,10 @@ def write_report(
     test: Float[Tensor, "image pixel"],
     image_shape: tuple[int, ...],
     baseline: SparseCoder | None = None,
+    large_baseline: SparseCoder | None = None,
+    labels: Int[Tensor, " image"] | None = None,
+    label_names: tuple[str, ...] = (),
+    names: tuple[str, ...] = (),
     factors: Float[Tensor, "image factor"] | None = None,
     factor_names: tuple[str, ...] = (),
     title: str = "What the model has learned",
@@ -62,8 +66,12 @@ def write_report(
         Held-out images, of any scale; the first 1000 that are not blank are used.
     image_shape : tuple of int
         (height, width) of an image, or (height, width, 3) in colour; (n_pixels,) is drawn as one row.
-    baseline : SparseCoder, optional
-        Plain sparse coding of the same data, to compare with.
+    baseline, large_baseline : SparseCoder, optional
+        Plain sparse coding of the same data, with as many templates and with as many free numbers, to compare with.
+    labels : Tensor of shape (n_images,), optional
+        What is in each test image, to understand the templates by; ``label_names`` has a name for each number.
+    names : tuple of str, optional
+        The file of each test image.
     factors : Tensor of shape (n_images, n_factors), optional
         What made the test images, such as shifts; ``factor_names`` has a name for each column.
     title : str
@@ -77,7 +85,16 @@ def write_report(
         The page.
     """
     found = Findings(
-        coder, test, image_shape=image_shape, baseline=baseline, factors=factors, factor_names=factor_names
+        coder,
+        test,
+        image_shape=image_shape,
+        baseline=baseline,
+        large_baseline=large_baseline,
+        labels=labels,
+        label_names=label_names,
+        names=names,
+        factors=factors,
+        factor_names=factor_names,
     )
     pictures: Files = {}
     content = page.render(
@@ -92,10 +109,12 @@ def write_report(
         faint=FAINT,
         n_steps=N_STEPS,
         rates=[_rates(fit) for fit in found.group.axes],
-        templates=_templates(found, pictures),
+        templates=(templates := _templates(found, pictures)),
+        template_pictures=dict(zip(found.order, templates, strict=False)),
         factor_plots=_factor_plots(found, pictures),
         changes=[_changes(found, fit, pictures) for fit in found.group.axes],
         traversals=[_traversal(found, *each, pictures) for each in enumerate(found.reach())],
+        doubtful=[(found.names[row], _tile(found.shown(found.images[row]), found)) for row in found.doubtful()[:24]],
         examples=_examples(found, pictures),
         curves=_curves(coder.history_, pictures),
         **_planes(found, pictures),
@@ -121,7 +140,7 @@ def _flat(images: Array) -> Array:
 def _templates(found: Findings, files: Files) -> list[bytes]:
     """Draw the dictionary, most used shapes first."""
     shown = found.order[:MOST_TEMPLATES]
-    shapes = to_unit_peak(found.pixels(found.model.dictionary.T[shown]))
+    shapes = found.shown(found.model.dictionary.T[shown])
     files["templates.png"] = draw_sheet(shapes, min(10, len(shown)), signed=found.signed)
     return [_tile(shape, found) for shape in shapes]
 
@@ -153,21 +172,20 @@ def _changes(found: Findings, fit: symmetry.AxisFit, files: Files) -> dict[str, 
     known = symmetry.known_motion(fit.rates, images.reshape(-1, *found.shape)).flatten(1)
     changes = to_unit_peak(found.pixels(torch.stack((learned, known, learned - known))), 1)
     files[f"change-{fit.axis + 1}.png"] = draw_sheet(_flat(changes), len(images), signed=True)
-    strips = {"image": draw_sheet(to_unit_peak(found.pixels(images)), len(images), signed=found.signed)}
+    strips = {"image": draw_sheet(found.shown(images), len(images), signed=found.signed)}
     for label, part in zip(("learned ∂I/∂s", "known motions", "what is left"), changes, strict=True):
         strips[label] = draw_sheet(part, len(images), signed=True)
     return strips
 
 
 def _traversal(found: Findings, axis: int, reach: float, files: Files) -> dict[str, Any]:
-    """Move shapes once around an axis of the torus."""
-    around = torch.arange(N_FRAMES) * (2 * math.pi / N_FRAMES)
-    frames = to_unit_peak(found.pixels(found.traversal(axis, around)))
+    """Move shapes along an axis of the torus as far as the poses of the data go, there and back, or all the way."""
+    places = torch.arange(N_FRAMES) / N_FRAMES
+    there = places if reach > AROUND else (1 - torch.cos(2 * math.pi * places)) / 2
+    frames = found.shown(found.traversal(axis, there))
     loop = page.draw_loop(frames.swapaxes(0, 1), signed=found.signed)
-    still = draw_sheet(frames[:, 0], len(frames), signed=found.signed)
-    steps = torch.linspace(-math.pi, math.pi, N_STEPS)
-    walk = to_unit_peak(found.pixels(found.traversal(axis, steps)))
-    walk[:, np.abs(steps.numpy()) > math.pi * reach + 1e-6] *= 0.35
+    still = draw_sheet(frames[:, N_FRAMES // 4], len(frames), signed=found.signed)
+    walk = found.shown(found.traversal(axis, torch.linspace(0, 1, N_STEPS)))
     sheet = draw_sheet(_flat(walk), N_STEPS, signed=found.signed)
     files |= {f"axis-{axis + 1}.gif": loop, f"axis-{axis + 1}.png": sheet}
     return {"loop": loop, "still": still, "sheet": sheet, "reach": reach}
@@ -193,26 +211,28 @@ def _planes(found: Findings, files: Files) -> dict[str, Any]:
 
 
 def _examples(found: Findings, files: Files) -> dict[str, list[dict[str, Any]]]:
-    """Show what the model makes of the images it explains best and worst."""
+    """Show what the model makes of the images it is surest of, and least sure."""
     return {
-        name: [_example(found, row, f"{name.lower()}-{place}", files) for place, row in enumerate(rows, 1)]
-        for name, rows in zip(("Best", "Worst"), found.examples(), strict=True)
+        name: [_example(found, row, f"{name.split()[0].lower()}-{place}", files) for place, row in enumerate(rows, 1)]
+        for name, rows in zip(("Surest", "Least sure"), found.examples(), strict=True)
     }
 
 
 def _example(found: Findings, row: int, name: str, files: Files) -> dict[str, Any]:
     canonical = apply_transform(found.model, compose(found.model, found.codes[[row]]), 0 * found.poses[[row]])[0]
-    triple = to_unit_peak(found.pixels(torch.stack((found.images[row], found.reconstructions[row], canonical))), None)
-    labels = ("input", "model", "canonical")
+    triple = found.shown(torch.stack((found.images[row], found.reconstructions[row], canonical)))
+    labels = ("picture", "model", "shape at 0")
     values, codes = found.codes[row].tolist(), []
     for template in found.codes[row].argsort(descending=True, stable=True).tolist()[:MOST_CODES]:
         if values[template] > 1e-3:
-            picture = _tile(to_unit_peak(found.pixels(found.model.dictionary.T[[template]]))[0], found)
+            picture = _tile(found.shown(found.model.dictionary.T[template]), found)
             share = values[template] / max(1.0, *values)
             codes.append({"template": template, "picture": picture, "value": values[template], "share": share})
     posterior = files[f"posterior-{name}.png"] = page.draw_posterior(found.posterior[row])
     pictures = {label: _tile(pixels, found) for label, pixels in zip(labels, triple, strict=True)}
-    return {"snr": float(found.ratios[row]), "pictures": pictures, "codes": codes, "posterior": posterior}
+    sure = {key: float(values[row]) for key, values in found.confidence._asdict().items()}
+    known = {"name": found.names[row], "snr": float(found.ratios[row]), "sure": sure}
+    return known | {"pictures": pictures, "codes": codes, "posterior": posterior}
 
 
 def _curves(history: Sequence[Mapping[str, Any]], files: Files) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -15,15 +15,18 @@ from liesparse import symmetry
 from liesparse._checks import check_matrix, reject
 from liesparse.devices import to_cpu
 from liesparse.estimators import LieSparseCoder, SparseCoder
+from liesparse.figures import look_of, to_contrast
 from liesparse.metrics import active_codes, snr, templates_alive
-from liesparse.model import reconstruct
+from liesparse.model import reconstruct, undo_transform
+from liesparse.report.labels import fit_labels
 from liesparse.torus import wrap
+from liesparse.verdict import code_cost
 
 MOST_IMAGES = 1000  # from which the report is made
 MOST_WIDTHS = {1: 200, 2: 200}  # images whose posterior is measured; its grid grows with the dimension
 MOST_FITTED = 300  # reconstructions to which known motions are fitted
 N_EXAMPLES = 3  # best ones, and as many worst ones
-N_MOVED = 6  # shapes that are shown moving
+N_MOVED = 4  # shapes that are shown moving
 
 
 class Numbers(NamedTuple):
@@ -34,6 +37,7 @@ class Numbers(NamedTuple):
     templates_alive: int
     n_templates: int
     log_likelihood: float
+    evidence: float  # ln P(I|α̂) less what the codes cost
     posterior_width: float
 
 
@@ -47,6 +51,10 @@ class Findings:
         *,
         image_shape: tuple[int, ...],
         baseline: SparseCoder | None = None,
+        large_baseline: SparseCoder | None = None,
+        labels: Int[Tensor, " image"] | None = None,
+        label_names: tuple[str, ...] = (),
+        names: tuple[str, ...] = (),
         factors: Float[Tensor, "image factor"] | None = None,
         factor_names: tuple[str, ...] = (),
     ) -> None:
@@ -62,19 +70,32 @@ class Findings:
         if not bool(seen.any()):
             reject("test", "images", f"{len(test)} blank rows", "Give held-out images.")
         images = torch.nn.functional.normalize(test[seen][:MOST_IMAGES].to(model.group_basis), dim=1)
-        self.images, self.signed = images, float(images.min()) < -0.1 * float(images.max())
-        inferred, self.posterior, scores = coder.describe(images)
+        self.images, self.look = images, look_of(to_cpu(images).reshape(-1, *self.shape).numpy())
+        self.signed = self.look == "signed"
+        kept = seen.nonzero()[:MOST_IMAGES, 0].tolist()
+        self.names = [names[row] for row in kept] if names else [f"image {row + 1}" for row in kept]
+        inferred, self.posterior, scores, self.confidence = coder.describe(images)
         self.codes, self.poses = (part.to(images) for part in inferred)
         self.largest = symmetry.largest_code(self.codes)  # template of each image, -1 without any
         self.reconstructions = reconstruct(model, self.codes, self.poses)
         self.ratios = snr(images, self.reconstructions)  # of each image
         width = self.posterior[: MOST_WIDTHS.get(model.torus_dim, 20)].width
-        self.ours = _numbers(self.codes, self.ratios, float(scores.mean()), float(width.mean()))
-        self.theirs: Numbers | None = None
-        if baseline is not None:
-            codes, same = baseline.transform(to_cpu(images)), to_cpu(images)
-            ratios = snr(same, codes @ torch.from_numpy(baseline.components_).to(codes))
-            self.theirs = _numbers(codes, ratios, baseline.score(same), math.nan)
+        self.ours = _numbers(self.codes, self.ratios, scores, model.sparsity, float(width.mean()))
+        self.plain: list[Numbers] = []  # sparse coding with as many templates, and with as many free numbers
+        for one in (baseline, large_baseline):
+            if one is not None:
+                codes, same = one.transform(to_cpu(images)), to_cpu(images)
+                ratios = snr(same, codes @ torch.from_numpy(one.components_).to(codes))
+                self.plain.append(_numbers(codes, ratios, one.score_samples(same), one.sparsity, math.nan))
+        known = coder.pose_ranges_
+        self.ranges = (  # of each template and axis: the middle, and the ends of its poses about it
+            symmetry.pose_ranges(self.codes, self.poses) if known is None else torch.from_numpy(known).to(images)
+        )
+        self.canonical = undo_transform(model, images, self.poses)
+        self.labels = None
+        if labels is not None:
+            mine = to_cpu(labels)[kept]
+            self.labels = fit_labels(mine, label_names, to_cpu(self.largest), to_cpu(images), to_cpu(self.canonical))
         use = self.codes.sum(dim=0) / self.codes.sum().clamp(min=1e-12)
         self.use: list[float] = use.tolist()  # share of each template in the sum of all codes
         self.order: list[int] = use.argsort(descending=True, stable=True).tolist()  # templates, most used first
@@ -93,36 +114,44 @@ class Findings:
         height, width = self.shape[:2]
         return array.repeat(max(2, width // 6), axis=rows.ndim - 1) if height == 1 else array
 
+    def shown(self, rows: Float[Tensor, "*image pixel"]) -> NDArray[np.floating]:
+        """Return rows as pictures, each in a contrast of its own: ink up to 1, or signed values."""
+        return to_contrast(self.pixels(rows), self.look, len(self.shape))
+
     def reach(self) -> list[float]:
-        """Return the share of each circle between the 5th and the 95th percentile, the median over templates."""
-        ends = torch.tensor([0.05, 0.95]).to(self.poses)
-        found = []
-        for template in self.largest[self.largest >= 0].unique():
-            low, high = symmetry.centred_poses(self.poses[self.largest == template]).quantile(ends, dim=0)
-            found.append((high - low) / (2 * math.pi))
-        return torch.stack(found).median(dim=0).values.tolist() if found else [0.0] * self.model.torus_dim
+        """Return the share of each circle that the poses fill, the median over templates."""
+        used = self.largest[self.largest >= 0].unique()
+        widths = (self.ranges[used, :, 2] - self.ranges[used, :, 1]) / (2 * math.pi)
+        return widths.median(dim=0).values.tolist() if len(used) else [0.0] * self.model.torus_dim
 
     def examples(self) -> tuple[list[int], list[int]]:
-        """Return the best and the worst images by SNR, without an image twice."""
-        order = self.ratios.argsort(descending=True, stable=True).tolist()
-        best = order[:N_EXAMPLES]
-        return best, [row for row in order[::-1][:N_EXAMPLES] if row not in best]
+        """Return images of which the model is surest, each of another template if there are, and least sure."""
+        order = self.confidence.confidence.argsort(descending=True, stable=True).tolist()
+        templates = self.largest.tolist()
+        first = {templates[row]: row for row in reversed(order)}  # the surest of each template
+        best = sorted(first.values(), key=order.index)[:N_EXAMPLES]
+        best += [row for row in order if row not in best][: N_EXAMPLES - len(best)]
+        return best, [row for row in order[::-1] if row not in best][:N_EXAMPLES]
+
+    def doubtful(self) -> list[int]:
+        """Return the images that are not to be trusted, the worst first."""
+        order = self.confidence.confidence.argsort(stable=True).tolist()
+        return [row for row in order if bool(self.confidence.uncertain[row])]
 
     def one_of_each(self, n_images: int) -> list[int]:
         """Return an image of each of the most used shapes, or the first image if no image has codes."""
         largest = self.largest.tolist()
         return [largest.index(template) for template in self.order if template in largest][:n_images] or [0]
 
-    def traversal(self, axis: int, values: Float[Tensor, " step"]) -> Float[Tensor, "shape step pixel"]:
-        """Move the most used shapes along one axis, from the middle of the poses that each has in the data."""
+    def traversal(self, axis: int, shares: Float[Tensor, " step"]) -> Float[Tensor, "shape step pixel"]:
+        """Move the most used shapes along one axis: share 0 is where the poses of each begin, 1 where they end."""
         strips = []
         for template in self.order[:N_MOVED]:
-            mine = self.poses[self.largest == template]
-            middle = symmetry.circular_mean(mine) if len(mine) else torch.zeros(self.model.torus_dim).to(mine)
-            poses = middle.repeat(len(values), 1)
-            poses[:, axis] = wrap(poses[:, axis] + values.to(poses))
-            codes = torch.eye(self.model.n_components).to(poses)[template].repeat(len(values), 1)
-            strips.append(reconstruct(self.model, codes, poses))
+            middle, low, high = self.ranges[template].unbind(dim=1)
+            poses = middle.repeat(len(shares), 1)
+            poses[:, axis] += low[axis] + shares.to(poses) * (high - low)[axis]
+            codes = torch.eye(self.model.n_components).to(poses)[template].repeat(len(shares), 1)
+            strips.append(reconstruct(self.model, codes, wrap(poses)))
         return torch.stack(strips)
 
     def plane_energies(self) -> Float[Tensor, " irrep"]:
@@ -130,6 +159,7 @@ class Findings:
         return self.model.to_planes(self.images).square().sum(dim=-1).mean(dim=0)
 
 
-def _numbers(codes: Tensor, ratios: Tensor, log_likelihood: float, width: float) -> Numbers:
+def _numbers(codes: Tensor, ratios: Tensor, scores: Tensor, sparsity: float, width: float) -> Numbers:
     counts = active_codes(codes), templates_alive(codes), codes.shape[1]
-    return Numbers(float(ratios.mean()), *counts, log_likelihood, width)
+    evidence = float((scores.to(codes) - code_cost(codes, sparsity)).mean())
+    return Numbers(float(ratios.mean()), *counts, float(scores.mean()), evidence, width)

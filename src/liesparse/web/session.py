@@ -9,7 +9,6 @@ import html
 import io
 import json
 import logging
-import math
 import re
 import warnings
 from pathlib import Path
@@ -23,14 +22,14 @@ from PIL import Image
 from pydantic import BaseModel, Field
 from torch import Tensor
 
-from liesparse import torus
 from liesparse._checks import reject
+from liesparse.confidence import mode_shares
 from liesparse.data import check_shape, load_data, parse_spec
 from liesparse.data.images import Preprocessing
 from liesparse.data.pictures import decode_all
 from liesparse.devices import to_cpu
 from liesparse.estimators import LieSparseCoder, SparseCoder
-from liesparse.posterior import AnyEngine, CompositeEngine, CompositePosterior, engine_of, log_likelihood, pose_natural
+from liesparse.posterior import AnyEngine, engine_of, log_likelihood
 from liesparse.run_directory import load_run
 
 FOLDER = Path(__file__).parent / "page"
@@ -39,7 +38,6 @@ LAYOUT = ("height", "width", "channels", "pixelStride", "channelStride")  # how 
 DECIMALS = 5  # of inferred values in the page
 DEMO = Path(__file__).parent / "demo"  # what `liesparse demo` writes, without its picture
 N_EXAMPLES = 40
-MAX_MODES = 5
 MIN_SHARE = 0.01  # a mode with less of the posterior's mass is left out
 MAX_PIXELS = 16_000_000  # of an uploaded picture
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP")
@@ -122,12 +120,12 @@ def read_upload(session: Session, content: bytes) -> tuple[Float[Tensor, " pixel
     rows, columns, channels, _, _ = picture_layout(session.coder.image_shape_)
     if channels != 1:
         reject("image", "a model of grey images", f"one with {channels} channels", "Pick a test image instead.")
-    preprocessing = Preprocessing(size=(rows, columns), crop=rows == columns)
+    preprocessing = Preprocessing((rows, columns), "crop" if rows == columns else "stretch")
     raw = decode_all([("the picture", content)], preprocessing, "the upload")
     pixels = torch.from_numpy(np.asarray(raw.pixels[0], dtype=np.float32))
     if bool(pixels.min() == pixels.max()):
         reject("image", "something to see", "one colour all over", "Choose another file.")
-    notes = ["cropped to the central square"] if preprocessing.crop and width != height else []
+    notes = ["cropped to the central square"] if preprocessing.fit == "crop" and width != height else []
     if (width, height) != (columns, rows):
         notes.append(f"{width} × {height} pixels brought to {columns} × {rows}")
     known = session.examples if len(session.examples) else session.coder.model_.dictionary.T
@@ -160,23 +158,11 @@ def _has_light_edge(image: Float[Tensor, "height width"]) -> bool:
 
 @torch.no_grad()
 def infer(session: Session, images: Float[Tensor, "batch pixel"]) -> list[View]:
-    """Infer codes and poses of unit-norm images, with the modes of the pose posterior and the log likelihood.
-
-    The share of a mode is the mass of a Gaussian with its height and curvature.
-    """
+    """Infer codes and poses of unit-norm images, with the modes of the pose posterior and the log likelihood."""
     model, engine = session.coder.model_, session.engine
     images = images.to(model.dtype)
     codes = session.coder.transform(images)
-    if isinstance(engine, CompositeEngine):
-        poses, log_density, curvature = CompositePosterior(model, images, codes).modes(MAX_MODES)
-    else:
-        natural = pose_natural(model, images, codes)
-        poses, log_density, curvature = engine.modes(natural, MAX_MODES)
-        log_density = log_density - engine.log_partition(natural)[:, None]
-    stiffness = torch.linalg.eigvalsh(curvature).clamp(min=1e-12)
-    masses = (log_density + 0.5 * (math.log(2 * math.pi) - stiffness.log()).sum(dim=-1)).clamp(max=0).exp()
-    shares = masses / masses.sum(dim=1, keepdim=True).clamp(min=1)  # Gaussians may count some mass twice
-    poses = torus.wrap(poses).nan_to_num(0.0)  # of modes that are not there, whose share is 0
+    poses, shares = mode_shares(model, images, codes, engine)
     scores = log_likelihood(model, images, codes, engine)
     plain = session.baseline.transform(images) if session.baseline is not None else None
     views = []
@@ -242,6 +228,7 @@ def serialize_session(session: Session, *, live: bool) -> str:
         "frequencies": model.frequencies.tolist(),
         "outerFrequencies": None if model.outer is None else model.outer.frequencies.tolist(),
         "names": session.coder.coordinate_names(),
+        "ranges": None if session.coder.pose_ranges_ is None else session.coder.pose_ranges_.round(DECIMALS).tolist(),
         "prior": np.round(to_cpu(model.pose_prior).double().numpy(), DECIMALS).tolist(),
         "views": [json.loads(view, parse_float=lambda number: round(float(number), DECIMALS)) for view in views],
         "arrays": shapes,

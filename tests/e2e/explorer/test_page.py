@@ -134,6 +134,7 @@ def test_a_link_brings_the_same_view(open_page, address, session):
 
 def test_walks_play_and_are_saved(open_page, address, session):
     page = open_page(address + "#codes=3:0.9&pose=0.2,0.3")
+    page.click("#whole")  # not only where the data is
     page.click("[data-kind='1']")
     page.wait_for_timeout(400)
     page.click("[data-kind='1']")  # pause
@@ -254,3 +255,35 @@ def test_two_groups_have_a_named_dial_for_each_coordinate(open_page, tmp_path):
     settle(page)
     _, poses = state_of(page, 3)
     torch.testing.assert_close(poses[0], torch.tensor([0.4, -0.9, torch.pi / 2]), atol=0.05, rtol=0)
+
+
+def test_the_pad_zooms_to_where_the_data_is_and_walks_stay_there(open_page, tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    model = random_start(30, n_components=3, n_irreps=9, torus_dim=2, generator=generator)
+    coder = LieSparseCoder.from_model(model, (5, 6))
+    coder.pose_ranges_ = np.zeros((3, 2, 3), np.float32) + np.array([1.0, -0.1, 0.1], np.float32)
+    save_run(Run(tmp_path / "run", coder, None, {}, {}))
+    target = tmp_path / "page.html"
+    subprocess.run([*COMMAND, str(tmp_path / "run"), "--export", str(target)], check=True, capture_output=True)
+    page = open_page(target.as_uri() + "#codes=1:0.9&pose=1,1")
+    assert page.get_attribute("#zoom", "aria-pressed") == "true"  # the data fills a small part of the circle
+    drag(page, "#pad", (0.5, 0.5), (1.0, 0.0))
+    settle(page)
+    torch.testing.assert_close(state_of(page, 3)[1], torch.tensor([[1.12, 1.12]]), atol=0.01, rtol=0)
+    page.click('#walks [data-kind="0"]')
+    seen = set()
+    for _ in range(12):
+        page.wait_for_timeout(100)
+        seen.add(float(page.locator("#pose-values input").first.input_value()))
+    assert len(seen) > 3
+    assert 0.899 <= min(seen) <= max(seen) <= 1.101
+    page.click("#whole")
+    page.wait_for_timeout(1500)
+    assert not 0.89 < float(page.locator("#pose-values input").first.input_value()) < 1.11
+    page.click('#walks [data-kind="0"]')
+    page.click("#zoom")
+    page.locator("#pad").scroll_into_view_if_needed()
+    settle(page)
+    drag(page, "#pad", (0.5, 0.5), (0.6, 0.4))
+    settle(page)
+    torch.testing.assert_close(state_of(page, 3)[1], torch.tensor([[0.1, 0.1]]) * 2 * torch.pi, atol=0.05, rtol=0)

@@ -19,6 +19,8 @@ class App {
     this.inputPlanes = null;
     this.walk = null;
     this.ends = {};
+    this.zoomed = this.model.ranges?.some((range) => range.some(([, low, high]) => high - low < TURN / 4)) ?? false;
+    this.whole = false; // whether walks go once round, also where no data is
     this.lineShare = 0; // position of the walk from A to B, 0 to 1
     this.paintScheduled = false;
     this.request = null; // the AbortController of the running request
@@ -223,8 +225,14 @@ class App {
 
   makeWalk(kind) {
     const from = { codes: [...this.codes], pose: [...this.pose] };
-    if (kind !== "line") return { kind, axis: Number(kind), from };
+    if (kind !== "line") return { kind, axis: Number(kind), from, range: this.walkRange(Number(kind)) };
     return { kind, from: this.ends.a, to: this.ends.b };
+  }
+
+  /** Where a walk along an axis goes: where the data is, or, as null, once round. */
+  walkRange(axis) {
+    const range = this.whole ? null : this.model.rangeOf(this.codes)?.[axis];
+    return range && range[2] - range[1] < 0.9 * TURN ? range : null;
   }
 
   stopWalk() {
@@ -246,7 +254,7 @@ class App {
 
   writeLink() {
     const codes = this.codes.map((code, k) => (code > 0.0005 ? `${k}:${+code.toFixed(3)}` : "")).filter(Boolean);
-    const parts = [`codes=${codes.join(",")}`, `pose=${this.pose.map((angle) => +angle.toFixed(3)).join(",")}`];
+    const parts = [`codes=${codes.join(",")}`, `pose=${this.pose.map((angle) => +angle.toFixed(4)).join(",")}`];
     if (this.image !== null) parts.push(`image=${this.image}`);
     this.link = `#${parts.join("&")}`;
     clearTimeout(this.linkTimer);

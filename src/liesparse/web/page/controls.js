@@ -114,6 +114,16 @@ const controls = {
     });
     byId("best-pose").onclick = () => this.view && this.animateTo(this.view.pose);
     byId("zero-pose").onclick = () => this.animateTo(this.pose.map(() => 0));
+    for (const [id, name] of [["zoom", "zoomed"], ["whole", "whole"]]) {
+      byId(id).hidden = !this.model.ranges || (id === "zoom" && !(this.pads[0] instanceof Pad));
+      byId(id).setAttribute("aria-pressed", this[name]);
+      byId(id).onclick = () => {
+        this[name] = !this[name];
+        byId(id).setAttribute("aria-pressed", this[name]);
+        if (this.walk?.axis !== undefined) this.walk.range = this.walkRange(this.walk.axis);
+        this.schedulePaint();
+      };
+    }
     for (const name of ["a", "b"]) byId(`set-${name}`).onclick = () => this.setEnd(name, this);
     byId("save-gif").onclick = () => this.saveWalk(saveGif);
     byId("save-png").onclick = () => this.saveWalk(savePng);

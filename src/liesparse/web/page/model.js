@@ -84,11 +84,18 @@ class Model extends Torus {
   constructor(session) {
     super(session.basis, session.frequencies);
     this.names = session.names;
+    this.ranges = session.ranges; // of each shape and axis: the middle of its poses in the data, and the ends about it
     this.prior = session.prior;
     this.variance = session.noiseStd ** 2;
     this.nShapes = session.shapes.rows;
     this.shapes = Array.from({ length: this.nShapes }, (_, k) => session.shapes.values.subarray(k * this.nPixels, (k + 1) * this.nPixels));
     this.shapePlanes = this.shapes.map((shape) => this.toPlanes(shape)); // Wᵀ Φ
+  }
+
+  /** Where the poses of the largest shape lie in the data, for each axis; null if that is not known. */
+  rangeOf(codes) {
+    const largest = codes.reduce((best, code, k) => (code > codes[best] ? k : best), 0);
+    return this.ranges && codes[largest] > 0 ? this.ranges[largest] : null;
   }
 
   /** Wᵀ Φ α. */
@@ -146,11 +153,10 @@ class Model extends Torus {
     });
   }
 
-  /** The log density on n × n poses from -π, rows along the second axis; integers ω make the sums separable. */
-  field(natural, n) {
-    const cos = Float32Array.from({ length: n }, (_, i) => Math.cos((TURN * i) / n));
-    const sin = Float32Array.from({ length: n }, (_, i) => Math.sin((TURN * i) / n));
-    const at = (product) => ((product % n) + n) % n;
+  /** The log density on n × n poses of a window, rows along the second axis; the sums are separable. */
+  field(natural, n, { centre, half }) {
+    const firstAngle = (i) => centre[0] + half[0] * ((2 * i) / n - 1);
+    const secondAngle = (j) => centre[1] + half[1] * ((2 * (j || n)) / n - 1); // row 0 is drawn at the top, where row n would be
     const firsts = [...new Set(this.frequencies.map((omega) => omega[0]))];
     const even = new Map(firsts.map((omega) => [omega, new Float32Array(n)]));
     const odd = new Map(firsts.map((omega) => [omega, new Float32Array(n)]));
@@ -158,17 +164,19 @@ class Model extends Torus {
       const [c, d] = [natural[2 * l], natural[2 * l + 1]];
       const [x, y] = [even.get(first), odd.get(first)];
       for (let j = 0; j < n; j++) {
-        const k = at(second * (j - n / 2));
-        x[j] += c * cos[k] + d * sin[k];
-        y[j] += d * cos[k] - c * sin[k];
+        const turn = second * secondAngle(j);
+        const [cos, sin] = [Math.cos(turn), Math.sin(turn)];
+        x[j] += c * cos + d * sin;
+        y[j] += d * cos - c * sin;
       }
     });
     const values = new Float32Array(n * n);
     for (const first of firsts) {
       const [x, y] = [even.get(first), odd.get(first)];
       for (let i = 0; i < n; i++) {
-        const k = at(first * (i - n / 2));
-        for (let j = 0; j < n; j++) values[j * n + i] += cos[k] * x[j] + sin[k] * y[j];
+        const turn = first * firstAngle(i);
+        const [cos, sin] = [Math.cos(turn), Math.sin(turn)];
+        for (let j = 0; j < n; j++) values[j * n + i] += cos * x[j] + sin * y[j];
       }
     }
     return values;

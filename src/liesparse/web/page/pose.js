@@ -42,25 +42,38 @@ function setSliderLabel(element, label) {
 }
 
 const formatPose = (pose) => pose.map((value, axis) => `s${axis + 1} = ${value.toFixed(2)}`).join(", ");
+const WHOLE = { centre: [0, 0], half: [Math.PI, Math.PI] };
 
-/** Two axes: a square that wraps around at its edges. */
+/** The part of the torus where the poses of the data are, with a margin. */
+function windowOf(range) {
+  const centre = range.map(([middle, low, high]) => wrap(middle + (low + high) / 2));
+  return { centre, half: range.map(([, low, high]) => Math.min(Math.PI, Math.max(0.6 * (high - low), 1e-3))) };
+}
+
+/** Two axes: a square that wraps around at its edges, or a window of it. */
 class Pad {
   constructor(model, current, change) {
     this.model = model;
+    this.window = WHOLE;
     this.heat = createElement("canvas", { width: HEAT_SIZE, height: HEAT_SIZE });
     this.marks = createElement("canvas");
     this.element = createElement("div", { className: "pad", id: "pad", tabIndex: 0, role: "slider" }, this.heat, this.marks);
     setSliderLabel(this.element, "Pose on the torus; arrow keys move it");
-    onDrag(this.element, (x, y) => change([wrap(TURN * (x - 0.5)), wrap(TURN * (0.5 - y))]));
-    onArrows(this.element, (dx, dy) => change([wrap(current()[0] + dx), wrap(current()[1] + dy)]));
+    const inWindow = (axis, share) => wrap(this.window.centre[axis] + this.window.half[axis] * (2 * share - 1));
+    onDrag(this.element, (x, y) => change([inWindow(0, x), inWindow(1, 1 - y)]));
+    const moved = (axis, step) => wrap(current()[axis] + (step * this.window.half[axis]) / Math.PI);
+    onArrows(this.element, (dx, dy) => change([moved(0, dx), moved(1, dy)]));
   }
 
-  paint({ pose, natural, modes, examplePoses }) {
+  paint({ pose, natural, modes, examplePoses, range, zoomed }) {
+    this.window = zoomed && range ? windowOf(range) : WHOLE;
     this.element.setAttribute("aria-valuetext", formatPose(pose));
     this.element.setAttribute("aria-valuenow", pose[0].toFixed(2));
     this.paintHeat(natural);
     const { context, width, height } = prepareCanvas(this.marks);
-    const at = ([a, b]) => [width * (wrap(a) / TURN + 0.5), height * (0.5 - wrap(b) / TURN)];
+    const { centre, half } = this.window;
+    const at = ([a, b]) => [width * (0.5 + wrap(a - centre[0]) / (2 * half[0])), height * (0.5 - wrap(b - centre[1]) / (2 * half[1]))];
+    if (range) this.shade(context, width, height, range);
     this.cross(context, width, height);
     context.fillStyle = colourOf("soft");
     context.globalAlpha = 0.55;
@@ -73,8 +86,31 @@ class Pad {
     for (const [dx, dy] of [[0, 0], [width, 0], [-width, 0], [0, height], [0, -height]]) this.handle(context, [x + dx, y + dy]);
   }
 
+  /** Dim what lies beyond the poses of the data. */
+  shade(context, width, height, range) {
+    const { centre, half } = this.window;
+    const [[left, across], [bottom, up]] = range.map(([middle, low, high], axis) => [wrap(middle + low - centre[axis]), high - low]);
+    context.beginPath();
+    context.rect(0, 0, width, height);
+    const boxes = [];
+    for (const dx of [-TURN, 0, TURN]) {
+      for (const dy of [-TURN, 0, TURN]) {
+        boxes.push([width * (0.5 + (left + dx) / (2 * half[0])), height * (0.5 - (bottom + dy + up) / (2 * half[1])), (width * across) / (2 * half[0]), (height * up) / (2 * half[1])]);
+      }
+    }
+    for (const box of boxes) context.rect(...box);
+    context.globalAlpha = 0.45;
+    context.fillStyle = colourOf("tick");
+    context.fill("evenodd");
+    context.globalAlpha = 1;
+    context.strokeStyle = colourOf("accent");
+    context.setLineDash([5, 4]);
+    for (const box of boxes) context.strokeRect(...box);
+    context.setLineDash([]);
+  }
+
   paintHeat(natural) {
-    const values = this.model.field(natural, HEAT_SIZE);
+    const values = this.model.field(natural, HEAT_SIZE, this.window);
     const highest = values.reduce((best, value) => Math.max(best, value), -Infinity);
     const context = this.heat.getContext("2d");
     const data = context.createImageData(HEAT_SIZE, HEAT_SIZE);
@@ -109,7 +145,11 @@ class Pad {
     context.strokeStyle = colourOf("card"); // an outline, readable over any colour
     context.lineWidth = 3;
     context.fillStyle = colourOf("soft");
-    for (const [text, x, y] of [["−π", 4, height - 5], ["s₁ → π", width - 40, height - 5], ["s₂ ↑ π", 4, 14]]) {
+    const { centre, half } = this.window;
+    const end = (axis, sign) => (this.window === WHOLE ? `${sign < 0 ? "−" : ""}π` : formatNumber(centre[axis] + sign * half[axis]));
+    const corner = this.window === WHOLE ? "−π" : `${end(0, -1)}, ${end(1, -1)}`;
+    for (const [text, x, y, align] of [[corner, 4, height - 5, "left"], [`s₁ → ${end(0, 1)}`, width - 4, height - 5, "right"], [`s₂ ↑ ${end(1, 1)}`, 4, 14, "left"]]) {
+      context.textAlign = align;
       context.strokeText(text, x, y);
       context.fillText(text, x, y);
     }
@@ -148,7 +188,7 @@ class Dial {
     onArrows(this.element, (dx, dy) => set(current()[axis] + dx + dy));
   }
 
-  paint({ pose, natural, modes, examplePoses }) {
+  paint({ pose, natural, modes, examplePoses, range }) {
     this.element.setAttribute("aria-valuenow", pose[this.axis].toFixed(2));
     const { context, width, height } = prepareCanvas(this.canvas);
     const [x, y, radius] = [width / 2, height / 2, 0.42 * Math.min(width, height)];
@@ -163,6 +203,14 @@ class Dial {
       context.arc(x, y, radius, -angle - TURN / DIAL_POINTS, -angle + TURN / DIAL_POINTS / 2);
       context.stroke();
     });
+    if (range) {
+      const [middle, low, high] = range[this.axis]; // where the data is
+      context.lineWidth = 3;
+      context.strokeStyle = colourOf("accent");
+      context.beginPath();
+      context.arc(x, y, 1.14 * radius, -(middle + high), -(middle + low));
+      context.stroke();
+    }
     const mark = (angle, colour, size) => {
       context.fillStyle = colour;
       context.beginPath();

@@ -14,7 +14,8 @@ const rendering = {
     if (this.session.live) this.sketch.showGhost(view ? null : image);
     const natural = model.natural(planes, this.inputPlanes ?? model.seenPlanes(image));
     const examplePoses = this.session.views.map((example) => example.pose);
-    for (const pad of this.pads) pad.paint({ pose: this.pose, natural, modes: view?.modes ?? [], examplePoses });
+    const range = model.rangeOf(this.codes);
+    for (const pad of this.pads) pad.paint({ pose: this.pose, natural, modes: view?.modes ?? [], examplePoses, range, zoomed: this.zoomed });
     this.paintNumbers(image);
     this.paintControls();
     this.paintComparison(image);
@@ -29,12 +30,12 @@ const rendering = {
       card.classList.toggle("used", this.codes[k] > 0.005);
     });
     this.poseInputs.forEach((input, axis) => {
-      if (document.activeElement !== input) input.value = this.pose[axis].toFixed(2);
+      if (document.activeElement !== input) input.value = this.pose[axis].toFixed(this.zoomed ? 3 : 2);
     });
     [...byId("examples").children].forEach((button, place) => button.setAttribute("aria-pressed", place === this.image));
     byId("best-pose").disabled = !this.view;
     const source = this.view ? "the input" : "the image you see";
-    setText(byId("pose-help"), `Behind: the posterior of the pose for ${source}, log scale. Dots: test images. Drag, or use the arrow keys.`);
+    setText(byId("pose-help"), `Behind: the posterior of the pose for ${source}, log scale. Dots: test images.${this.model.ranges ? " Bright: where this shape is in the data." : ""} Drag, or use the arrow keys.`);
     const modes = this.view?.modes ?? [];
     if (this.shownModes === modes) return;
     this.shownModes = modes;

@@ -4,14 +4,18 @@ const N_FRAMES = 48;
 const N_STRIP = 12;
 const GIF_SIDE = 224; // pixels, roughly
 
+/** From 0 to 1 and back, slow at both ends. */
+const thereAndBack = (share) => 0.5 - 0.5 * Math.cos(TURN * share);
+
 /** Codes and pose at a share of a walk, 0 to 1; walks are periodic. */
 function viewAt(walk, share) {
   if (walk.axis !== undefined) {
     const pose = [...walk.from.pose];
-    pose[walk.axis] = wrap(pose[walk.axis] + TURN * share);
+    const [middle, low, high] = walk.range ?? [];
+    pose[walk.axis] = wrap(walk.range ? middle + low + thereAndBack(share) * (high - low) : pose[walk.axis] + TURN * share);
     return { codes: walk.from.codes, pose };
   }
-  const eased = 0.5 - 0.5 * Math.cos(TURN * share); // from A to B and back, slow at both ends
+  const eased = thereAndBack(share);
   const mix = (a, b) => a + eased * (b - a);
   return {
     codes: walk.from.codes.map((code, k) => mix(code, walk.to.codes[k])),
@@ -36,7 +40,7 @@ function savePng(walk, model, painter) {
   const context = strip.getContext("2d");
   context.imageSmoothingEnabled = false;
   const frame = createElement("canvas");
-  const span = walk.axis === undefined ? 0.5 / (N_STRIP - 1) : 1 / N_STRIP; // a line from A to B only
+  const span = walk.axis === undefined || walk.range ? 0.5 / (N_STRIP - 1) : 1 / N_STRIP; // there only, or round
   for (let i = 0; i < N_STRIP; i++) {
     const { codes, pose } = viewAt(walk, i * span);
     painter.image(frame, model.generate(codes, pose));

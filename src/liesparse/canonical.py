@@ -1,0 +1,58 @@
+"""Pictures in the same pose: the originals, moved by the motion that was found, where it is a known one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from liesparse import symmetry
+from liesparse._checks import reject
+from liesparse.data import ImagesInOrder
+from liesparse.data.pictures import move_picture, read_picture
+from liesparse.estimators import LieSparseCoder
+from liesparse.model import reconstruct
+from liesparse.torus import wrap
+
+N_FITTED = 300  # images from whose reconstructions the motion is named
+TAKEN = ("sheet.png",)
+
+
+def picture_names(names: Sequence[str]) -> list[str]:
+    """Return names for PNG files: the old ones with a new suffix, or with another one if that would be taken."""
+    wanted = [str(PurePosixPath(name).with_suffix(".png")) for name in names]
+    counts = Counter([*wanted, *TAKEN])
+    return [f"{name}.png" if counts[one] > 1 else one for name, one in zip(names, wanted, strict=True)]
+
+
+def warp_pictures(
+    coder: LieSparseCoder, rows: ImagesInOrder, codes: NDArray[Any], poses: NDArray[Any]
+) -> list[NDArray[np.uint8]]:
+    """Move each picture by the known motion that takes it to the middle of the poses of its template.
+
+    Pictures of a folder come in their own size, others as the model sees them.
+    """
+    shape, model = coder.image_shape_, coder.model_
+    alphas, places = torch.from_numpy(codes).to(model.group_basis), torch.from_numpy(poses).to(model.group_basis)
+    fit = symmetry.fit_fields(model, reconstruct(model, alphas[:N_FITTED], places[:N_FITTED]), shape)
+    unknown = [axis.name for axis in fit.axes if axis.shares["all linear motions"] < symmetry.CLEAR]
+    if unknown:
+        expected = "a known motion (shift, rotation, scaling, shear or stretch) along each axis"
+        reject("--warp", expected, unknown[0], "Leave --warp away: the model then draws the pictures anew.")
+    ranges = coder.pose_ranges(rows.images) if coder.pose_ranges_ is None else coder.pose_ranges_
+    away = wrap(places - torch.from_numpy(ranges)[alphas.argmax(dim=1), :, 0].to(places))
+    moved, folder = [], Path(rows.name)
+    for row, (name, matrix) in enumerate(zip(rows.names, symmetry.motion_matrices(fit, away).numpy(), strict=True)):
+        if folder.is_dir() and (folder / name).is_file():
+            pixels = read_picture(folder / name, rows.preprocessing)
+            frame = rows.preprocessing.frame(*pixels.shape[:2])
+        else:
+            image = rows.images[row].reshape(shape).numpy()
+            pixels, frame = np.round(255 * np.clip(image / image.max(), 0, 1)).astype(np.uint8), (shape[0], shape[1])
+        moved.append(move_picture(pixels, matrix, shape, frame))
+    return moved

@@ -1,0 +1,75 @@
+"""How sure a model is of each image: is it explained, is its pose the only one, does the motion help."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from liesparse import torus
+from liesparse.baselines import infer_sparse_codes
+from liesparse.baselines import log_likelihood as plain_log_likelihood
+from liesparse.model import Codes, Images, Numbers, Parameters, Poses, apply_transform, reconstruct
+from liesparse.posterior import AnyEngine, CompositeEngine, CompositePosterior, pose_natural
+from liesparse.verdict import code_cost
+
+N_MODES = 5
+ALIKE = 0.95  # cosine from which two modes show the same picture
+LEAST_CONFIDENCE = 0.5  # below, half of the picture or half of the posterior says something else
+
+
+class Confidence(NamedTuple):
+    """How sure the model is of each image."""
+
+    confidence: Numbers  # alignment² · mode_share: 1 for a picture that is all explained, by one pose only
+    alignment: Numbers  # cosine between the picture and what the model makes of it, in any pose
+    mode_share: Numbers  # of the posterior of the pose: its best mode, and those that show the same picture
+    gain: Numbers  # nats by which moved shapes explain it better than the same shapes held still
+    uncertain: Bool[Tensor, " batch"]  # not to be trusted
+
+
+def mode_shares(
+    parameters: Parameters, images: Images, codes: Codes, engine: AnyEngine, n_modes: int = N_MODES
+) -> tuple[Float[Tensor, "batch mode torus"], Float[Tensor, "batch mode"]]:
+    """Return the modes of the pose, best first, and the share of each: a Gaussian of its height and curvature."""
+    if isinstance(engine, CompositeEngine):
+        poses, log_density, curvature = CompositePosterior(parameters, images, codes).modes(n_modes)
+    else:
+        natural = pose_natural(parameters, images, codes)
+        poses, log_density, curvature = engine.modes(natural, n_modes)
+        log_density = log_density - engine.log_partition(natural)[:, None]
+    stiffness = torch.linalg.eigvalsh(curvature).clamp(min=1e-12)
+    masses = (log_density + 0.5 * (math.log(2 * math.pi) - stiffness.log()).sum(dim=-1)).clamp(max=0).exp()
+    shares = masses / masses.sum(dim=1, keepdim=True).clamp(min=1)  # Gaussians may count some mass twice
+    return torus.wrap(poses).nan_to_num(0.0), shares  # modes that are not there have the share 0
+
+
+@torch.no_grad()
+def rate_confidence(
+    parameters: Parameters,
+    images: Images,
+    codes: Codes,
+    poses: Poses,
+    log_likelihoods: Numbers,
+    middles: Float[Tensor, "component torus"],
+    engine: AnyEngine,
+) -> Confidence:
+    """Say how sure the model is of unit-norm images, from what it inferred.
+
+    ``middles`` has a pose for each template, in which it is held still to see what the motion gains.
+    """
+    found = reconstruct(parameters, codes, poses)
+    alignment = (images * found).sum(dim=1) / found.norm(dim=1).clamp(min=1e-12)
+    modes, shares = (part.to(images) for part in mode_shares(parameters, images, codes, engine))
+    others = [torch.cosine_similarity(reconstruct(parameters, codes, mode), found) for mode in modes.unbind(dim=1)]
+    share = (shares * (torch.stack(others, dim=1) > ALIKE)).sum(dim=1).clamp(max=1)  # an axis may change nothing
+    still = apply_transform(parameters, parameters.dictionary.T, middles.to(images)).T.contiguous()
+    still_codes = infer_sparse_codes(still, images, noise_std=parameters.noise_std, sparsity=parameters.sparsity)
+    unmoved = plain_log_likelihood(still, images, still_codes, noise_std=parameters.noise_std)
+    gain = log_likelihoods - unmoved - code_cost(codes, parameters.sparsity)
+    gain = gain + code_cost(still_codes, parameters.sparsity)
+    confidence = alignment.clamp(min=0).square() * share
+    return Confidence(confidence, alignment, share, gain, confidence < LEAST_CONFIDENCE)

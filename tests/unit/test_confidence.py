@@ -1,0 +1,143 @@
+"""How sure a model is of each image, on digits that a known group moves; and the originals moved back."""
+
+import csv
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from liesparse import LieSparseCoder, embedded_digits, translations
+from liesparse.canonical import picture_names
+from liesparse.initialization import known_translation
+from liesparse.run_directory import Run, save_run
+from shell import run
+
+
+@pytest.fixture(scope="module")
+def shapes():
+    return torch.nn.functional.avg_pool2d(embedded_digits()[None], 2)[0]
+
+
+@pytest.fixture(scope="module")
+def data(shapes):
+    return translations(60, max_shift=2, wrap=True, sources=shapes, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="module")
+def coder(shapes, data):
+    coder = LieSparseCoder.from_model(known_translation(shapes, n_irreps=60), (14, 14))
+    coder.pose_ranges_ = coder.pose_ranges(data.images)
+    return coder
+
+
+@pytest.fixture(scope="module")
+def folder(coder, data, tmp_path_factory):
+    """A run, and a folder with pictures four times as large as the model's, in two sub-folders, and one of noise."""
+    folder = tmp_path_factory.mktemp("sure")
+    save_run(Run(folder / "run", coder, None, {}, {}))
+    for place in range(20):
+        pixels = data.images[place].reshape(14, 14).numpy()
+        large = np.round(255 * pixels / pixels.max()).astype(np.uint8).repeat(4, axis=0).repeat(4, axis=1)
+        (folder / "digits" / "ab"[place % 2]).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(large).save(folder / "digits" / "ab"[place % 2] / f"{place:02d}.bmp")
+    noise = np.random.RandomState(0).randint(0, 255, (56, 56), dtype=np.uint8)
+    Image.fromarray(noise).save(folder / "digits" / "a" / "noise.bmp")
+    return folder
+
+
+def test_moved_shapes_are_trusted_and_noise_is_not(coder, data):
+    sure = coder.confidence(data.images)
+    assert not sure.uncertain.any()
+    assert float(sure.alignment.min()) > 0.9
+    assert float(sure.mode_share.min()) > 0.5
+    far = (data.factors.abs() > 1).any(dim=1)
+    assert float(sure.gain[far].mean()) > 5  # nats over the same shapes held still
+    noise = np.random.RandomState(0).rand(20, 14, 14)
+    unsure = coder.confidence(noise)
+    assert unsure.uncertain.all()
+    assert isinstance(unsure.uncertain, np.ndarray)  # as everything that comes from arrays
+    assert coder.confidence(np.zeros((1, 14, 14))).uncertain.all()
+
+
+def test_two_poses_that_explain_an_image_equally_share_its_mass():
+    twice = torch.zeros(1, 14, 14)
+    twice[0, 3:6, 3] = twice[0, 3:6, 10] = 1.0
+    bar = torch.zeros(1, 14, 14)
+    bar[0, 3:6, 3] = 1.0
+    coder = LieSparseCoder.from_model(known_translation(bar, n_irreps=60), (14, 14))
+    sure = coder.confidence(twice)
+    assert float(sure.mode_share) < 0.6
+    assert bool(sure.uncertain)
+
+
+def test_an_axis_that_changes_nothing_is_no_doubt(shapes):
+    model = known_translation(shapes, n_irreps=60)
+    still = model.frequencies.clone()
+    still[:, 1] = 0
+    unmoved = torch.nn.functional.normalize(shapes.flatten(1), dim=1)
+    sure = LieSparseCoder.from_model(replace(model, frequencies=still), (14, 14)).confidence(unmoved)
+    assert float(sure.mode_share.min()) > 0.9  # many poses, one picture
+    assert not sure.uncertain.any()
+
+
+def test_results_say_whose_they_are(folder):
+    done = run("infer", folder / "run", f"{folder / 'digits'}:size=14", "--out", folder / "found.csv")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 of them uncertain" in done.stdout
+    rows = list(csv.DictReader((folder / "found.csv").read_text().splitlines()))
+    assert {row["file"]: row["label"] for row in rows}["b/01.bmp"] == "b"
+    assert [row["file"] for row in rows if row["uncertain"] == "True"] == ["a/noise.bmp"]
+    assert run("infer", folder / "run", f"{folder / 'digits'}:size=14", "--out", folder / "found.npz").returncode == 0
+    assert np.load(folder / "found.npz")["file"][0] == "a/00.bmp"
+
+
+def test_canonical_images_keep_their_names_and_doubtful_ones_are_set_apart(folder):
+    out, doubtful = folder / "canonical", folder / "doubtful"
+    arguments = [folder / "run", f"{folder / 'digits'}:size=14", "--out", out, "--uncertain", doubtful]
+    done = run("canonicalize", *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (out / "b" / "01.png").is_file()
+    assert not (out / "a" / "noise.png").exists()
+    assert (doubtful / "a" / "noise.png").is_file()
+    index = list(csv.DictReader((out / "canonical.csv").read_text().splitlines()))
+    images = np.load(out / "canonical.npy")
+    assert len(index) == len(images) == 21
+    entry = next(row for row in index if row["file"] == "b/01.bmp")
+    with Image.open(out / entry["picture"]) as picture:
+        seen = np.asarray(picture) / 255
+    stored = images[int(entry["row"])]
+    assert np.abs(seen - np.clip(stored / stored.max(), 0, 1)).max() < 0.01
+
+
+def test_warp_moves_the_original_picture(folder):
+    out = folder / "warped"
+    done = run("canonicalize", folder / "run", f"{folder / 'digits'}:size=14", "--out", out, "--warp")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    def pixels(root, place, suffix):
+        with Image.open(root / "ab"[place % 2] / f"{place:02d}.{suffix}") as picture:
+            return np.asarray(picture).astype(float) / 255
+
+    assert pixels(out, 0, "png").shape == (56, 56)  # in its own size
+    apart = {}
+    for name, root, suffix in (("before", folder / "digits", "bmp"), ("after", out, "png")):
+        pairs = [(pixels(root, place, suffix), pixels(root, place + 10, suffix)) for place in range(10)]
+        apart[name] = np.mean([np.abs(a - b).mean() for a, b in pairs])  # the same digit, shifted otherwise
+    assert apart["after"] < 0.5 * apart["before"]
+
+
+def test_warp_needs_a_known_motion(folder, tmp_path):
+    random = torch.linalg.qr(torch.randn(196, 40, generator=torch.Generator().manual_seed(0))).Q
+    other = LieSparseCoder.from_model(known_translation(embedded_digits()[:, ::2, ::2], n_irreps=20), (14, 14))
+    other.model_.group_basis.copy_(random)
+    save_run(Run(tmp_path / "run", other, None, {}, {}))
+    done = run("canonicalize", tmp_path / "run", f"{folder / 'digits'}:size=14", "--out", tmp_path / "out", "--warp")
+    assert done.returncode == 1
+    assert "--warp: expected a known motion" in done.stdout
+
+
+def test_names_of_pictures_do_not_collide():
+    names = ["a/1.jpg", "a/1.png", "a/2.png", "sheet.jpg", "0017", "b.c/3.tif"]
+    assert picture_names(names) == ["a/1.jpg.png", "a/1.png.png", "a/2.png", "sheet.jpg.png", "0017.png", "b.c/3.png"]
