@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -19,9 +19,23 @@ TOLERANCE = 1e-4  # of norms and inner products, in what should be orthonormal o
 Size = tuple[str, int | None]  # the name of a dimension and its required size, or None for any
 
 
+def plain(text: object, most: int = 600) -> str:
+    """Return text from outside for one line of a screen: control characters escaped, the middle of much left out."""
+    shown = str(text)
+    shown = shown if len(shown) <= most else f"{shown[: most // 2]}…{shown[-most // 2 :]}"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown)
+
+
+def listed(names: Iterable[str], most: int = 10) -> str:
+    """Name a few of many, in one line."""
+    every = [plain(name, 100) for name in names]
+    more = f" and {len(every) - most:,} more" if len(every) > most else ""
+    return ", ".join(every[:most]) + more or "none"
+
+
 def reject(argument: str, expected: str, got: str, fix: str) -> NoReturn:
     """Raise the one kind of error this package raises for bad input."""
-    raise ValueError(f"{argument}: expected {expected}, got {got}. {fix}")
+    raise ValueError(f"{plain(argument)}: expected {plain(expected, 1000)}, got {plain(got)}. {plain(fix)}")
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from liesparse._checks import refusing, reject
+from liesparse._checks import listed, refusing, reject
 from liesparse.data.images import ImageArray, Preprocessing
 from liesparse.data.pictures import MAX_FILE_BYTES, decode_all
 
@@ -55,11 +55,11 @@ def _choose(
     key: str | None, label_key: str | None, names: Names, images: Names, labels: Names, kind: str, path: Path
 ) -> tuple[str, str | None]:
     """Return which arrays or columns hold images and labels: those asked for, the only one, one of a usual name."""
-    there = f"the {kind}s {', '.join(names) or 'none'} in {path}"
+    there = f"the {kind}s {listed(names)} in {path}"
     chosen = [name for name in images if key in (None, name)]
     if len(chosen) != 1:
         expected = f"one {kind} of images" if key is None else f"images in {kind} {key}"
-        reject("data", expected, f"{', '.join(images) or 'none'} of {there}", "Choose one with key=NAME.")
+        reject("data", expected, f"{listed(images)} of {there}", "Choose one with key=NAME.")
     if label_key is not None and label_key not in names:
         reject("data", f"labels in {kind} {label_key}", there, "Choose one of them with labels=NAME.")
     return chosen[0], label_key or next((name for name in _LABEL_NAMES if name in labels), None)

@@ -44,10 +44,7 @@ class Preprocessing(NamedTuple):
     def apply(self, images: Float[Tensor, "image height width *colour"]) -> Float[Tensor, "image _ _ *colour"]:
         """Crop, resize (bilinear, antialiased) and invert; inverting takes each image from its own maximum."""
         if self.crop:
-            height, width = images.shape[1:3]
-            side = min(height, width)
-            top, left = (height - side) // 2, (width - side) // 2
-            images = images[:, top : top + side, left : left + side]
+            images = central_square(images)
         if self.size is not None and self.size != tuple(images.shape[1:3]):
             planes = images[:, None] if images.ndim == 3 else images.movedim(3, 1)
             planes = torch.nn.functional.interpolate(planes, self.size, mode="bilinear", antialias=True)
@@ -66,6 +63,14 @@ class Preprocessing(NamedTuple):
     def done(self) -> Preprocessing:
         """Return what is left to do once all of this was done."""
         return Preprocessing(colour=self.colour)
+
+
+def central_square(images: Any) -> Any:
+    """Cut (image, height, width, ...) to the largest square in the middle."""
+    height, width = images.shape[1:3]
+    side = min(height, width)
+    top, left = (height - side) // 2, (width - side) // 2
+    return images[:, top : top + side, left : left + side]
 
 
 class ImageArray(NamedTuple):
