@@ -20,6 +20,7 @@ import shell
 from liesparse import SparseCoder, ToroidalSubgroup
 from liesparse.data import load_data
 from liesparse.files import read_sealed, write_sealed
+from liesparse.recipes import load_recipe
 from liesparse.web.server import open_socket
 from liesparse.web.session import DEMO, open_session
 
@@ -202,3 +203,17 @@ def test_nothing_stays_where_the_cache_cannot_be_written(tmp_path):
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "preview.png").exists()
     assert list(temporary.iterdir()) == []
+
+
+def test_what_the_fuzz_has_found(tmp_path):
+    recipe, header, twice = tmp_path / "a.toml", tmp_path / "a.npy", tmp_path / "a.parquet"
+    recipe.write_bytes(b'start = "\xff"')
+    with pytest.raises(ValueError, match="recipe: expected a TOML file"):
+        load_recipe(recipe)
+    header.write_bytes(b"\x93NUMPY\x02\x00\xff\xff\xff\xff{'descr': '|u1', 'fortran_order': False, 'shape': (2, 2, 2)}")
+    with pytest.raises(ValueError, match="a header that is far too long"):  # and no 4 GB for it
+        load_data(str(header))
+    images = pa.array([[1.0, 2.0, 3.0, 4.0]] * 3, pa.list_(pa.float32()))
+    labels = pa.array([0, 1, 2])
+    pq.write_table(pa.Table.from_arrays([images, labels, labels], names=["image", "label", "label"]), twice)
+    assert len(load_data(str(twice)).train) == 2

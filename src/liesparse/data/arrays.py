@@ -48,6 +48,10 @@ def read_file(path: Path, key: str | None, label_key: str | None, preprocessing:
 def read_npy(path: Path) -> np.memmap[Any, Any]:
     """Map the array of a .npy file into memory."""
     with refusing("a .npy file", path, _DAMAGED):
+        with path.open("rb") as file:
+            start = file.read(12)
+        if start[6:7] > b"\1" and int.from_bytes(start[8:], "little") > _MAX_HEADER:
+            raise ValueError("a header that is far too long")
         return np.lib.format.open_memmap(path, "r")
 
 
@@ -165,7 +169,7 @@ def _read_parquet(path: Path, key: str | None, label_key: str | None, preprocess
         whole = [name for name, kind in columns if kind == "whole numbers"]
         names = [name for name, _ in columns]
         column, label_column = _choose(key, label_key, names, images, whole, "column", path)
-        labels = file.read([label_column])[label_column].to_numpy() if label_column else None
+        labels = file.read([label_column]).column(0).to_numpy() if label_column else None
         batches = (batch.column(0) for batch in file.iter_batches(_BATCH, columns=[column]))
         if dict(columns)[column] == "lists":
             return ImageArray(_numbers(batches, f"{column} of {path}"), labels, preprocessing)
