@@ -261,10 +261,11 @@ def bombs(rng: Random) -> bytes:
 
 def data_file(rng: Random, samples: Samples, folder: Path, kind: str) -> Case:
     """Write a file of images, alone or in a folder, and choose who reads it."""
+    good = dict.fromkeys(("y.png", "z.png"), samples.png)
     content = {
         "npy": lambda: npy(rng), "npz": lambda: npz(rng), "idx": lambda: idx(rng), "png": lambda: picture(rng),
         "parquet": lambda: parquet(rng, samples),
-        "zip": lambda: zipped({f"{name_of_member(rng)}.png": picture(rng) for _ in range(rng.randint(1, 3))}, rng),
+        "zip": lambda: zipped(good | {f"{name_of_member(rng)}.png": picture(rng)}, rng),
     }[kind]() if rng.random() < 0.99 else bombs(rng)  # fmt: skip
     path = folder / f"a.{kind}"
     if kind == "png" or (kind in ("npy", "npz", "parquet") and rng.random() < 0.25):
@@ -274,4 +275,6 @@ def data_file(rng: Random, samples: Samples, folder: Path, kind: str) -> Case:
     else:
         path.write_bytes(content)
     parameters = ":" + ",".join(rng.sample(PARAMETERS, rng.randint(1, 2))) if rng.random() < 0.4 else ""
+    if kind in ("zip", "png") and rng.random() < 0.5:
+        parameters = ":size=8"  # else most are refused for their sizes alone
     return rng.choice(("load_data", "load_data", "load_data", "load_images", "preview")), (f"{path}{parameters}",)

@@ -35,7 +35,7 @@ TEXTS = (
         "null",
         "None",
         "learned",
-        "translation",
+        "translation:n=9",
         "x" * 5000,
         "\n",
         "\r\n",

@@ -67,7 +67,7 @@ def other_tensor(tensor: torch.Tensor, rng: Random) -> torch.Tensor:
     if how == 2:
         return tensor[: rng.randint(0, 2)] if tensor.ndim else tensor
     if how == 3:
-        return tensor.repeat(*(rng.choice((1, 2)) for _ in tensor.shape))
+        return tensor.repeat([rng.choice((1, 2)) for _ in tensor.shape])
     factor: Any = rng.choice(FLOATS if tensor.is_floating_point() else INTEGERS[:12])
     changed = tensor.clone()
     factor = torch.tensor(factor, dtype=torch.float64 if tensor.is_floating_point() else torch.int64).to(tensor.dtype)

@@ -55,6 +55,7 @@ def baseline(tmp_path):
     [
         ({"components": torch.ones(3, 11)}, "components: expected .* n_pixels = 12"),
         ({"components": torch.ones(12)}, "components: expected"),
+        ({"components": torch.full((3, 12), 1e30)}, "components: expected a finite number <= 1e.09"),
         ({"components": torch.ones(0, 12)}, "n_components: expected a whole number >= 1"),
         ({"components": torch.ones(3, 12, dtype=torch.int64)}, "components: expected a floating point"),
         ({"components": torch.ones(3, 12, dtype=torch.bfloat16)}, "with components of torch.bfloat16"),
@@ -213,6 +214,9 @@ def test_what_the_fuzz_has_found(tmp_path):
     header.write_bytes(b"\x93NUMPY\x02\x00\xff\xff\xff\xff{'descr': '|u1', 'fortran_order': False, 'shape': (2, 2, 2)}")
     with pytest.raises(ValueError, match="a header that is far too long"):  # and no 4 GB for it
         load_data(str(header))
+    np.save(tmp_path / "scalar.npy", np.float32(3))
+    with pytest.raises(ValueError, match=r"expected shape \(n, height, width\), .* got \(\)"):
+        load_data(str(tmp_path / "scalar.npy"))
     images = pa.array([[1.0, 2.0, 3.0, 4.0]] * 3, pa.list_(pa.float32()))
     labels = pa.array([0, 1, 2])
     pq.write_table(pa.Table.from_arrays([images, labels, labels], names=["image", "label", "label"]), twice)

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from liesparse import baselines, stiefel
-from liesparse._checks import check_count, check_matrix, check_n_pixels
+from liesparse._checks import MOST, check_count, check_matrix, check_n_pixels, check_real
 from liesparse.devices import to_cpu
 from liesparse.estimators.base import Coder, ImageBatch, ImageEstimator
 from liesparse.files import Sealed
@@ -87,6 +87,7 @@ class SparseCoder(Coder):
         rows = sealed.tensors["components"]
         check_matrix("components", rows, ("n_components", None), ("n_pixels", self.n_features_in_))
         check_count("n_components", len(rows))
+        check_real("components", float(rows.abs().max()), maximum=MOST)
         names = ("noise_std", "sparsity", "n_epochs", "dictionary_rate", "n_code_steps")
         baselines.SparseCodingSettings(**{name: getattr(self, name) for name in names})
 
