@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tracemalloc
+import zipfile
 from pathlib import Path
 
 import jaxtyping
@@ -18,7 +19,7 @@ from PIL import Image
 
 import shell
 from liesparse import SparseCoder, ToroidalSubgroup
-from liesparse.data import load_data
+from liesparse.data import load_data, pictures
 from liesparse.files import read_sealed, write_sealed
 from liesparse.recipes import load_recipe
 from liesparse.web.server import open_socket
@@ -206,7 +207,7 @@ def test_nothing_stays_where_the_cache_cannot_be_written(tmp_path):
     assert list(temporary.iterdir()) == []
 
 
-def test_what_the_fuzz_has_found(tmp_path):
+def test_what_the_fuzz_has_found(tmp_path, monkeypatch):
     recipe, header, twice = tmp_path / "a.toml", tmp_path / "a.npy", tmp_path / "a.parquet"
     recipe.write_bytes(b'start = "\xff"')
     with pytest.raises(ValueError, match="recipe: expected a TOML file"):
@@ -217,6 +218,15 @@ def test_what_the_fuzz_has_found(tmp_path):
     np.save(tmp_path / "scalar.npy", np.float32(3))
     with pytest.raises(ValueError, match=r"expected shape \(n, height, width\), .* got \(\)"):
         load_data(str(tmp_path / "scalar.npy"))
+    with zipfile.ZipFile(tmp_path / "nameless.zip", "w") as archive:
+        nameless = zipfile.ZipInfo("x")
+        nameless.filename = ""
+        archive.writestr(nameless, b"")
+    with pytest.raises(ValueError, match="at least 2 pictures, got none"):
+        load_data(str(tmp_path / "nameless.zip"))
+    monkeypatch.setattr(pictures, "MAX_OTHERS", 2)
+    with pytest.raises(ValueError, match="a folder of pictures, got more than 2 other files"):
+        load_data(str(tmp_path))
     images = pa.array([[1.0, 2.0, 3.0, 4.0]] * 3, pa.list_(pa.float32()))
     labels = pa.array([0, 1, 2])
     pq.write_table(pa.Table.from_arrays([images, labels, labels], names=["image", "label", "label"]), twice)

@@ -22,6 +22,7 @@ _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")  # none that run
 MAX_SOURCE_PIXELS = 50_000_000  # of one picture before it is resized
 MAX_FILE_BYTES = 256 * 2**20
 MAX_MEMBERS = 1_000_000
+MAX_OTHERS = 50_000  # files in a folder that are no pictures
 MAX_TOTAL_BYTES = 64 * 2**30
 MAX_RATIO = 200  # pictures are compressed already: a zip of them hardly shrinks
 _RATIO_FROM = 2**20  # bytes; below, the ratio says nothing
@@ -30,8 +31,16 @@ _GREY_MODES = ("1", "L", "LA", "La")
 
 
 def find_pictures(folder: Path) -> Iterator[Path]:
-    """Return all pictures in a folder and below, in any order."""
-    return (path for path in folder.rglob("*") if _is_picture(path.relative_to(folder)) and not path.is_dir())
+    """Return all pictures in a folder and below, in any order; a whole disk is none."""
+    n_others = 0
+    for path in folder.rglob("*"):
+        if _is_picture(path.relative_to(folder)) and not path.is_dir():
+            yield path
+        else:
+            n_others += 1
+        if n_others > MAX_OTHERS:
+            got = f"more than {MAX_OTHERS:,} other files in {folder}"
+            reject("data", "a folder of pictures", got, "Pass a folder further down.")
 
 
 def _is_picture(path: PurePath) -> bool:
@@ -62,7 +71,7 @@ def _from_zip(path: Path) -> Iterator[tuple[str, bytes]]:
     with refusing("a zip archive", path, "Pack it anew."):  # a damaged directory gives more than BadZipFile
         archive = zipfile.ZipFile(path)
     with archive:
-        members = [info for info in archive.infolist() if not info.is_dir()]
+        members = [info for info in archive.infolist() if not info.filename.endswith("/")]
         pictures = [info for info in members if _is_picture(PurePosixPath(info.filename))]
         pictures.sort(key=lambda info: info.filename)
         _check_archive(path, len(members), [info.file_size for info in pictures])
