@@ -1,6 +1,7 @@
 """Whatever a user may set and whatever the images are: numbers stay finite and right, or there is a clear error."""
 
 import math
+import os
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from liesparse.settings import Settings
 from liesparse.state import State
 
 KINDS = ("noise", "one bright pixel", "constant", "duplicates", "nearly blank", "negative")
-explored = settings.get_profile("explore").max_examples <= settings.default.max_examples  # HYPOTHESIS_PROFILE=explore
+EXPLORING = os.environ.get("HYPOTHESIS_PROFILE") == "explore"
 
 
 worlds = st.fixed_dictionaries(
@@ -71,7 +72,7 @@ def make_images(kind, n_pixels, n_images, rng):
     return torch.nn.functional.normalize(images, dim=1)
 
 
-@settings(max_examples=500 if explored else 25)
+@settings(max_examples=500 if EXPLORING else 25)
 @given(world=worlds)
 def test_inference_stays_finite(world):
     model, images = make(**world)
@@ -85,7 +86,7 @@ def test_inference_stays_finite(world):
     assert math.isfinite(float(plain.sum()))
 
 
-@settings(max_examples=500 if explored else 20)
+@settings(max_examples=500 if EXPLORING else 20)
 @given(world=worlds)
 def test_moments_are_those_of_brute_force(world):
     """Wherever brute force can tell: on up to two axes, and not too sharp for its grid."""
@@ -104,7 +105,7 @@ def test_moments_are_those_of_brute_force(world):
     assert float(off.max()) < 2e-3
 
 
-@settings(max_examples=200 if explored else 12)
+@settings(max_examples=200 if EXPLORING else 12)
 @given(world=worlds, method=st.sampled_from(("em", "gradient")))
 def test_learning_stays_orthonormal_or_says_what_is_wrong(world, method):
     model, images = make(**world)
