@@ -10,7 +10,7 @@ PLATFORMS := linux-x86_64 linux-aarch64 macos-arm64 windows-x86_64
 # In the order of the folders: the long tests of e2e come first, and the many short ones fill what time is left.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: install demo explore lint test test-fast test-portable docs wheels clean
+.PHONY: install demo explore lint test test-fast test-portable test-long fuzz sanitize soak docs wheels clean
 
 install: $(STAMP)
 
@@ -40,6 +40,19 @@ test-fast: install
 # The suite under the arithmetic of other processors; about an hour on two cores.
 test-portable: install
 	$(BIN)/python tests/portable.py
+
+test-long: install
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m long
+
+# Damaged inputs, the kernels with sanitizers, and killed trainings; OPTIONS="--minutes 60 --seed 3" for more and others.
+fuzz: install
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -W ignore tests/fuzz $(OPTIONS)
+
+sanitize: install
+	$(BIN)/python tests/sanitize.py $(OPTIONS)
+
+soak: install
+	$(BIN)/python tests/soak.py $(OPTIONS)
 
 $(DOCS_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[web,docs]'

@@ -17,7 +17,8 @@ settings.register_profile(
     "default", deadline=None, max_examples=30, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.register_profile("random", settings.get_profile("default"), derandomize=False, database=None)
-settings.load_profile("default")
+settings.register_profile("explore", settings.get_profile("random"), max_examples=500, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 os.environ.setdefault("MPLBACKEND", "agg")
 if (
     signal.getsignal(signal.SIGINT) == signal.SIG_IGN
@@ -97,8 +98,10 @@ def pytest_runtest_setup():
     typecheck.begin()
 
 
-def pytest_collection_modifyitems(items):
-    """Whole programs, processes and browsers are slow."""
+def pytest_collection_modifyitems(config, items):
+    """Whole programs, processes and browsers are slow; what is long runs only where it is asked for."""
+    if "long" not in config.option.markexpr:
+        items[:] = [item for item in items if item.get_closest_marker("long") is None]
     for item in items:
         if "e2e" in item.path.parts:
             item.add_marker(pytest.mark.slow)

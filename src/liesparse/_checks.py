@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -13,15 +13,29 @@ from torch import Tensor
 
 NOISE = {"minimum": 1e-6, "maximum": 1e6}  # σ of images of norm 1: beyond, float32 has no numbers for it
 MOST = 1e9  # of λ and of the natural parameters of a prior
-MOST_FREQUENCIES = {1: 20_000, 2: 1000}  # |ω| on so many axes; beyond, the grid of the pose fits into no memory
+MOST_FREQUENCIES = {1: 500, 2: 128}  # |ω| on so many axes; beyond, the grid of the pose takes gigabytes
 MOST_OF_MANY_AXES = 100
 TOLERANCE = 1e-4  # of norms and inner products, in what should be orthonormal or of norm 1
 Size = tuple[str, int | None]  # the name of a dimension and its required size, or None for any
 
 
+def plain(text: object, most: int = 600) -> str:
+    """Return text from outside for one line of a screen: control characters escaped, the middle of much left out."""
+    shown = str(text)
+    shown = shown if len(shown) <= most else f"{shown[: most // 2]}…{shown[-most // 2 :]}"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in shown)
+
+
+def listed(names: Iterable[str], most: int = 10) -> str:
+    """Name a few of many, in one line."""
+    every = [plain(name, 100) for name in names]
+    more = f" and {len(every) - most:,} more" if len(every) > most else ""
+    return ", ".join(every[:most]) + more or "none"
+
+
 def reject(argument: str, expected: str, got: str, fix: str) -> NoReturn:
     """Raise the one kind of error this package raises for bad input."""
-    raise ValueError(f"{argument}: expected {expected}, got {got}. {fix}")
+    raise ValueError(f"{plain(argument)}: expected {plain(expected, 1000)}, got {plain(got)}. {plain(fix)}")
 
 
 @contextmanager

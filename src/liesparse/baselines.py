@@ -12,11 +12,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from liesparse import stiefel
-from liesparse._checks import check_count, check_images, check_matrix, check_real, check_unit_norm
+from liesparse._checks import MOST, NOISE, check_count, check_images, check_matrix, check_real, check_unit_norm
 from liesparse.inference import expect_pose
 from liesparse.model import Codes, Images, Numbers, Parameters
 from liesparse.posterior import AdaptiveEngine, Engine
 from liesparse.posterior.ascent import fista
+from liesparse.settings import MOST_STEPS
 
 Dictionary = Float[Tensor, "pixel component"]
 Basis = Float[Tensor, "pixel column"]
@@ -68,9 +69,10 @@ class SparseCodingSettings:
     damping: float = 0.001
 
     def __post_init__(self) -> None:
-        check_real("noise_std", self.noise_std, above=0)
-        check_real("sparsity", self.sparsity, minimum=0)
-        for name in ("n_epochs", "batch_size", "n_code_steps", "history"):
+        check_real("noise_std", self.noise_std, **NOISE)
+        check_real("sparsity", self.sparsity, minimum=0, maximum=MOST)
+        check_count("n_code_steps", self.n_code_steps, maximum=MOST_STEPS)
+        for name in ("n_epochs", "batch_size", "history"):
             check_count(name, getattr(self, name))
         check_real("dictionary_rate", self.dictionary_rate, minimum=0)
         check_real("damping", self.damping, above=0)

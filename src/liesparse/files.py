@@ -24,12 +24,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from liesparse._checks import refusing, reject
+from liesparse._checks import listed, refusing, reject
 from liesparse.devices import to_cpu
 
 FORMAT_VERSION = 1
 TABLES = (".npz", ".csv", ".parquet")
 _KEY = "liesparse"  # in safetensors' own metadata
+_DTYPES = (torch.float32, torch.float64, torch.int64, torch.uint8)  # of tensors that are written
 Array = NDArray[Any]
 
 
@@ -95,6 +96,9 @@ def read_sealed(path: str | Path, kind: str) -> Sealed:
         reject("path", f"format version {FORMAT_VERSION}", f"version {header.get('version')}", "Update liesparse.")
     if header["kind"] != kind:
         reject("path", f"a liesparse {kind}", f"{path}, a liesparse {header['kind']}", fix)
+    odd = [f"{name} of {tensor.dtype}" for name, tensor in tensors.items() if tensor.dtype not in _DTYPES]
+    if odd:
+        reject("path", "float32, float64 or whole numbers", f"{path} with {listed(odd)}", "Use another copy.")
     if digest != _digest(text, tensors):
         reject("path", "a file as liesparse wrote it", f"{path}, changed or damaged since", "Use another copy.")
     return Sealed(header, tensors)
@@ -105,7 +109,7 @@ def need(sealed: Sealed, path: str | Path, header: Mapping[str, type], tensors: 
     missing = [name for name in tensors if name not in sealed.tensors]
     missing += [name for name, kind in header.items() if not isinstance(sealed.header.get(name), kind)]
     if missing:
-        reject("path", "a complete file", f"{path} without {', '.join(missing)}", "Use another copy.")
+        reject("path", "a complete file", f"{path} without {listed(missing)}", "Use another copy.")
 
 
 def hash_tensor(tensor: Tensor) -> str:

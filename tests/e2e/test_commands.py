@@ -83,6 +83,7 @@ def test_a_known_group_gives_poses_in_degrees(pictures, tmp_path):
     [
         (["translation:n=100000000000"], "expected a whole number <= 1,000,000,000"),
         (["digits", "--multiplicity", "5000"], "multiplicity: expected less than n_irreps"),
+        (["digits", "--multiplicity", "1000000000"], "multiplicity: expected a whole number <= 10,000"),
         (["digits", "--noise-std", "1e300"], "noise_std: expected a finite number"),
     ],
 )

@@ -1,8 +1,10 @@
 """A training run that gets killed: ``python victim.py FOLDER OUT [fsync|replace N]``.
 
-With the last two arguments it kills itself, by a real SIGKILL, inside the N-th such call of a write.
+With the last two arguments it kills itself, by a real SIGKILL, inside the N-th such call of a write. VICTIM_SETTINGS in
+the environment has other settings, as JSON.
 """
 
+import json
 import os
 import signal
 import sys
@@ -37,7 +39,8 @@ def main(folder: str, out: str, deadly: str = "", count: str = "0") -> None:
     data = images()
     start = random_start(64, n_components=5, n_irreps=12, include_zero=True, generator=rng)
     start = start_from_data(start, data, generator=rng)
-    settings = Settings(n_epochs=20, batch_size=20, posterior="adaptive", method="em", lattice="fitted")
+    usual = {"n_epochs": 20, "batch_size": 20, "posterior": "adaptive", "method": "em", "lattice": "fitted"}
+    settings = Settings(**usual | json.loads(os.environ.get("VICTIM_SETTINGS", "{}")))
     checkpoints = CheckpointPolicy(Path(folder), every=7)
     trained = train(start, data, settings, generator=rng, monitor_images=data[:20], checkpoints=checkpoints)
     save_model(out, trained.parameters, {"history": trained.history})

@@ -14,14 +14,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
 
-import rich
+from rich.console import Console
 from typer import Argument, Exit, Option
 
 if TYPE_CHECKING:
     from liesparse.cli.progress import ProgressBar
     from liesparse.parallel import Group
-
-console = rich.get_console()
 
 
 class _LoadedOnUse(ModuleType):
@@ -50,6 +48,22 @@ def import_quickly() -> None:
     gc.enable()
 
 
+class _Screen(Console):
+    """A console on which no name from outside, such as that of a file, can do anything but be read."""
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        """Print text without control characters."""
+        super().print(*(_readable(part) if isinstance(part, str) else part for part in objects), **how)
+
+
+def _readable(text: str) -> str:
+    from liesparse._checks import plain
+
+    return "\n".join(plain(line, MOST_CHARACTERS) for line in text.split("\n"))
+
+
+MOST_CHARACTERS = 10_000  # of a line
+console = _Screen()
 debug = False  # whether tracebacks are let through (``liesparse --debug …``)
 
 
@@ -72,7 +86,8 @@ def set_console(target: Path | None = None) -> Path | None:
     Of several processes only the first one prints.
     """
     another = "WORLD_SIZE" in os.environ and os.environ.get("RANK", "0") != "0"
-    rich.reconfigure(soft_wrap=True, highlight=False, markup=False, stderr=str(target) == "-", quiet=another)
+    fresh = _Screen(soft_wrap=True, highlight=False, markup=False, stderr=str(target) == "-", quiet=another)
+    console.__dict__ = fresh.__dict__  # everybody has the same one
     if not console.is_terminal:
         console.width = 120
     if target is not None and str(target) != "-":
@@ -168,7 +183,7 @@ def print_table(title: str | None, head: Sequence[str], rows: Iterable[Sequence[
     for place, column in enumerate(head):
         table.add_column(column, justify="right" if numbers and place else "left")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(_readable, row))
     console.print(table)
 
 

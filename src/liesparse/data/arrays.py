@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from liesparse._checks import refusing, reject
+from liesparse._checks import listed, refusing, reject
 from liesparse.data.images import ImageArray, Preprocessing
 from liesparse.data.pictures import MAX_FILE_BYTES, decode_all
 
@@ -48,6 +48,10 @@ def read_file(path: Path, key: str | None, label_key: str | None, preprocessing:
 def read_npy(path: Path) -> np.memmap[Any, Any]:
     """Map the array of a .npy file into memory."""
     with refusing("a .npy file", path, _DAMAGED):
+        with path.open("rb") as file:
+            start = file.read(12)
+        if start[6:7] > b"\1" and int.from_bytes(start[8:], "little") > _MAX_HEADER:
+            raise ValueError("a header that is far too long")
         return np.lib.format.open_memmap(path, "r")
 
 
@@ -55,11 +59,11 @@ def _choose(
     key: str | None, label_key: str | None, names: Names, images: Names, labels: Names, kind: str, path: Path
 ) -> tuple[str, str | None]:
     """Return which arrays or columns hold images and labels: those asked for, the only one, one of a usual name."""
-    there = f"the {kind}s {', '.join(names) or 'none'} in {path}"
+    there = f"the {kind}s {listed(names)} in {path}"
     chosen = [name for name in images if key in (None, name)]
     if len(chosen) != 1:
         expected = f"one {kind} of images" if key is None else f"images in {kind} {key}"
-        reject("data", expected, f"{', '.join(images) or 'none'} of {there}", "Choose one with key=NAME.")
+        reject("data", expected, f"{listed(images)} of {there}", "Choose one with key=NAME.")
     if label_key is not None and label_key not in names:
         reject("data", f"labels in {kind} {label_key}", there, "Choose one of them with labels=NAME.")
     return chosen[0], label_key or next((name for name in _LABEL_NAMES if name in labels), None)
@@ -165,7 +169,7 @@ def _read_parquet(path: Path, key: str | None, label_key: str | None, preprocess
         whole = [name for name, kind in columns if kind == "whole numbers"]
         names = [name for name, _ in columns]
         column, label_column = _choose(key, label_key, names, images, whole, "column", path)
-        labels = file.read([label_column])[label_column].to_numpy() if label_column else None
+        labels = file.read([label_column]).column(0).to_numpy() if label_column else None
         batches = (batch.column(0) for batch in file.iter_batches(_BATCH, columns=[column]))
         if dict(columns)[column] == "lists":
             return ImageArray(_numbers(batches, f"{column} of {path}"), labels, preprocessing)

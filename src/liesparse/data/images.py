@@ -173,7 +173,7 @@ def check_array(array: ImageArray, where: str, *, least: int = 2) -> ImageSet:
 
 def check_pixels(pixels: Pixels, preprocessing: Preprocessing, where: str) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """Return the shape of the images as the model sees them, and what is to be said of them."""
-    shape = (len(pixels), *np.shape(pixels[:1])[1:])
+    shape = (len(pixels), *np.shape(pixels[0])) if isinstance(pixels, list) and pixels else np.shape(pixels)
     if not isinstance(pixels, list) and pixels.dtype.kind not in "biuf":
         reject("data", "an array of numbers", f"{pixels.dtype} in {where}", "Save it as uint8 or float32.")
     if not 2 <= len(shape) <= 4 or 0 in shape[1:]:

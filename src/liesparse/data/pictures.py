@@ -6,6 +6,7 @@ import io
 import warnings
 import zipfile
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
@@ -21,15 +22,25 @@ _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")  # none that run
 MAX_SOURCE_PIXELS = 50_000_000  # of one picture before it is resized
 MAX_FILE_BYTES = 256 * 2**20
 MAX_MEMBERS = 1_000_000
+MAX_OTHERS = 50_000  # files in a folder that are no pictures
 MAX_TOTAL_BYTES = 64 * 2**30
 MAX_RATIO = 200  # pictures are compressed already: a zip of them hardly shrinks
 _RATIO_FROM = 2**20  # bytes; below, the ratio says nothing
+_STRIP = 2**20  # pixels of a large picture that are converted at a time
 _GREY_MODES = ("1", "L", "LA", "La")
 
 
 def find_pictures(folder: Path) -> Iterator[Path]:
-    """Return all pictures in a folder and below, in any order."""
-    return (path for path in folder.rglob("*") if _is_picture(path.relative_to(folder)) and not path.is_dir())
+    """Return all pictures in a folder and below, in any order; a whole disk is none."""
+    n_others = 0
+    for path in folder.rglob("*"):
+        if _is_picture(path.relative_to(folder)) and not path.is_dir():
+            yield path
+        else:
+            n_others += 1
+        if n_others > MAX_OTHERS:
+            got = f"more than {MAX_OTHERS:,} other files in {folder}"
+            reject("data", "a folder of pictures", got, "Pass a folder further down.")
 
 
 def _is_picture(path: PurePath) -> bool:
@@ -73,7 +84,7 @@ def _from_zip(path: Path, files: list[str]) -> Iterator[tuple[str, bytes]]:
     with refusing("a zip archive", path, "Pack it anew."):  # a damaged directory gives more than BadZipFile
         archive = zipfile.ZipFile(path)
     with archive:
-        members = [info for info in archive.infolist() if not info.is_dir()]
+        members = [info for info in archive.infolist() if not info.filename.endswith("/")]
         pictures = [info for info in members if _is_picture(PurePosixPath(info.filename))]
         pictures.sort(key=lambda info: info.filename)
         _check_archive(path, len(members), [info.file_size for info in pictures])
@@ -126,7 +137,7 @@ def move_picture(
 
 def read_picture(path: Path, preprocessing: Preprocessing) -> NDArray[Any]:
     """Read one picture in its own size, inverted and in colours as the model sees it."""
-    pixels, _ = _decode(path.read_bytes(), str(path), preprocessing.colour)
+    pixels, _ = _decode(path.read_bytes(), str(path), preprocessing)
     return pixels.max() - pixels if preprocessing.invert else pixels
 
 
@@ -136,7 +147,7 @@ def decode_all(pictures: Iterable[tuple[str, bytes]], preprocessing: Preprocessi
     sizes: set[tuple[int, int]] = set()
     n_coloured = 0
     for name, content in pictures:
-        pixels, coloured = _decode(content, name, preprocessing.colour)
+        pixels, coloured = _decode(content, name, preprocessing)
         n_coloured += coloured
         height, width = pixels.shape[:2]
         sizes.add((height, width))
@@ -145,7 +156,7 @@ def decode_all(pictures: Iterable[tuple[str, bytes]], preprocessing: Preprocessi
             first = " × ".join(map(str, found[0].shape))
             reject("data", f"images of one size ({first})", f"{shape[0]} × {shape[1]} in {name}", "Pass size=N.")
         if preprocessing != preprocessing.done():
-            fitted = preprocessing.apply(torch.from_numpy(pixels.astype(np.float32))[None])[0].numpy()
+            fitted = _fit(pixels, preprocessing)
             # Back to bytes, a quarter of the memory, and what a picture of this size would hold.
             pixels = fitted.round().astype(np.uint8) if pixels.dtype == np.uint8 else fitted
         found.append(pixels)
@@ -156,38 +167,77 @@ def decode_all(pictures: Iterable[tuple[str, bytes]], preprocessing: Preprocessi
     return ImageArray(found, None, preprocessing.done(), greyed + preprocessing.notes(sizes))
 
 
-def _decode(content: bytes, name: str, colour: bool) -> tuple[NDArray[Any], bool]:
+def _decode(content: bytes, name: str, preprocessing: Preprocessing) -> tuple[NDArray[Any], bool]:
     """Return the pixels, (height, width) or (height, width, 3), and whether the picture had colours."""
     from PIL import Image, UnidentifiedImageError  # only who reads pictures waits for it
 
-    found = None
-    # Pillow raises almost anything for damaged bytes.
-    with refusing("a readable picture", name, "Repair or remove it."), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # odd metadata is no concern of ours
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
+    picture: Any = None
+    with _readable(name):
         try:
-            with Image.open(io.BytesIO(content), formats=_FORMATS) as picture:
-                if picture.width * picture.height <= MAX_SOURCE_PIXELS:
-                    found = _to_pixels(picture, colour)
+            picture = Image.open(io.BytesIO(content), formats=_FORMATS)
         except UnidentifiedImageError:
             raise ValueError("no picture of a known format") from None
         except (Image.DecompressionBombError, Image.DecompressionBombWarning):
             pass
-    if found is None:
+    if picture is None or picture.width * picture.height > MAX_SOURCE_PIXELS:
         reject("data", f"pictures of at most {MAX_SOURCE_PIXELS:,} pixels", f"more in {name}", "Shrink or remove it.")
-    return found
+    with picture:
+        preprocessing.shape(picture.height, picture.width, name)  # before anything is decompressed
+        with _readable(name):
+            return _to_pixels(picture, preprocessing.colour)
+
+
+@contextmanager
+def _readable(name: str) -> Iterator[None]:
+    """Reject a picture for what Pillow raises: almost anything. Odd metadata is no concern of ours."""
+    from PIL import Image
+
+    with refusing("a readable picture", name, "Repair or remove it."), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        yield
 
 
 def _to_pixels(picture: Any, colour: bool) -> tuple[NDArray[Any], bool]:
     """Turn as the camera was held, put on white where transparent, and grey unless colours are to be kept."""
     from PIL import Image, ImageOps
 
-    picture = ImageOps.exif_transpose(picture)
+    ImageOps.exif_transpose(picture, in_place=True)
     if picture.mode in ("I", "F") or picture.mode.startswith("I;16"):
         deep = np.asarray(picture).astype(np.float32)
         return np.stack([deep] * 3, axis=-1) if colour else deep, False
-    coloured = picture.mode not in _GREY_MODES
-    if picture.has_transparency_data:
-        picture = picture.convert("RGBA")
-        picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
-    return np.asarray(picture.convert("RGB" if colour else "L")), coloured
+    (width, height), transparent = picture.size, picture.has_transparency_data
+    found = np.empty((height, width, *(3,) * colour), np.uint8)
+    for top, end in _strips(height, width):
+        strip = picture.crop((0, top, width, end))
+        if transparent:
+            strip = strip.convert("RGBA")
+            strip = Image.alpha_composite(Image.new("RGBA", strip.size, "white"), strip)
+        found[top:end] = np.asarray(strip.convert("RGB" if colour else "L"))
+    return found, picture.mode not in _GREY_MODES
+
+
+def _fit(pixels: NDArray[Any], preprocessing: Preprocessing) -> NDArray[np.float32]:
+    """Crop, resize and invert; the width first, some rows at a time: the same sums, without all of it as floats."""
+    height, width = pixels.shape[:2]
+    around = []
+    for there, wanted in zip((height, width), preprocessing.frame(height, width), strict=True):
+        before = (wanted - there) // 2  # negative where the picture is cropped
+        around.append((before, wanted - there - before))
+    (top, bottom), (left, right) = around
+    pixels = pixels[max(0, -top) : height + min(0, bottom), max(0, -left) : width + min(0, right)]
+    more = [(max(0, before), max(0, after)) for before, after in around] + [(0, 0)] * (pixels.ndim - 2)
+    pixels = np.pad(pixels, more, mode="edge")
+    height, width = pixels.shape[:2]
+    narrow = (preprocessing.size or (height, width))[1]
+    parts = []
+    for first, end in _strips(height, width):
+        rows = torch.from_numpy(pixels[first:end].astype(np.float32))[None]
+        parts.append(Preprocessing(size=(end - first, narrow), fit="stretch").apply(rows))
+    return preprocessing._replace(crop=False, fit="stretch").apply(torch.cat(parts, dim=1))[0].numpy()
+
+
+def _strips(height: int, width: int) -> Iterator[tuple[int, int]]:
+    """Return the first row and the end of parts of a picture."""
+    step = max(1, _STRIP // width)
+    return ((top, min(top + step, height)) for top in range(0, height, step))

@@ -19,7 +19,7 @@ from torch import Generator, Tensor
 from liesparse._checks import check_count, check_images, check_real, reject
 
 _CHUNK = 4096  # images warped at a time: bounds the sampling grid in memory
-MOST_IMAGES = 10**7  # that are made at once; they are all in memory
+MOST_IMAGES = 10**6  # that are made at once; they are all in memory, 3 GB
 Span = tuple[float, float]  # lowest, highest
 Shapes = Float[Tensor, "source height width"] | None  # the ten digits unless given
 

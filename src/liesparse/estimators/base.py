@@ -158,6 +158,7 @@ class ImageEstimator(BaseEstimator):  # type: ignore[misc]  # scikit-learn has n
             settings |= {"device": "auto"}
         estimator = cls(**settings)
         estimator.image_shape_, estimator.n_features_in_ = tuple(shape), math.prod(shape)
+        estimator._dtype()
         estimator._unpack(sealed, path)
         return estimator
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -12,9 +13,10 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from liesparse import baselines, stiefel
-from liesparse._checks import check_count, check_n_pixels
+from liesparse._checks import MOST, check_count, check_matrix, check_n_pixels, check_real
 from liesparse.devices import to_cpu
 from liesparse.estimators.base import Coder, ImageBatch, ImageEstimator
+from liesparse.files import Sealed
 from liesparse.inference import map_poses
 from liesparse.initialization import leading_subspace
 from liesparse.lattice import half_lattice
@@ -79,6 +81,15 @@ class SparseCoder(Coder):
         self.components_ = to_cpu(dictionary.T).contiguous().numpy()
         self.n_iter_ = self.n_epochs * -(-len(images) // settings.batch_size)
         return self
+
+    def _unpack(self, sealed: Sealed, path: str | Path) -> None:
+        super()._unpack(sealed, path)
+        rows = sealed.tensors["components"]
+        check_matrix("components", rows, ("n_components", None), ("n_pixels", self.n_features_in_))
+        check_count("n_components", len(rows))
+        check_real("components", float(rows.abs().max()), maximum=MOST)
+        names = ("noise_std", "sparsity", "n_epochs", "dictionary_rate", "n_code_steps")
+        baselines.SparseCodingSettings(**{name: getattr(self, name) for name in names})
 
     def inverse_transform(self, codes: Any) -> Any:
         """Return the images Φα of norm-1 scale."""
@@ -151,6 +162,12 @@ class ToroidalSubgroup(ImageEstimator):
         learned = baselines.learn_subgroup(subspace @ mixing.to(subspace), frequencies, first, second, **known)
         self.group_basis_, self.frequencies_ = to_cpu(learned).numpy(), frequencies.numpy()
         return self
+
+    def _unpack(self, sealed: Sealed, path: str | Path) -> None:
+        super()._unpack(sealed, path)
+        basis, frequencies = sealed.tensors["group_basis"], sealed.tensors["frequencies"]
+        check_matrix("group_basis", basis, ("n_pixels", self.n_features_in_), ("2 * n_irreps", None))
+        baselines.pair_model(basis, frequencies, basis[:, :1].T, self.noise_std).validate()
 
     def infer_pose(self, X: Any, y: Any) -> Any:
         """Return the angle s from each first image to its second, of shape (n_pairs,), in [-π, π]."""

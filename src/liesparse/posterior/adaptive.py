@@ -111,7 +111,7 @@ class AdaptiveEngine(GridEngine):
         self._scales = self._to(sizes / (2 * self._n_coarse))  # points per half cell
         windowed = sizes[sizes <= FINEST_WINDOW * self._n_coarse].long()
         axes = [torch.arange(n + N_WINDOW).double() * (2 * math.pi / n) for n in windowed.tolist()]
-        self._windows = self._box.turns(torch.cat(axes), self.dtype)
+        self._windows = self._box.turns(torch.cat(axes), self.dtype) if self.torus_dim > 1 else []  # one needs none
         starts = (windowed + N_WINDOW).cumsum(0) - windowed - N_WINDOW
         self._periods, self._starts = windowed.to(self.device), starts.to(self.device)
         tried = (sizes >= N_WINDOW) & (sizes <= windowed[-1])

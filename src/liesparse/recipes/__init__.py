@@ -97,7 +97,8 @@ def load_recipe(name: str | Path = "best") -> Recipe:
     if str(name) in RECIPES:
         text = resources.files(__package__).joinpath(f"{name}.toml").read_text(encoding="utf-8")
     elif path.suffix == ".toml" and path.is_file():
-        text = path.read_text(encoding="utf-8")
+        with refusing("a TOML file", name, "Save it as UTF-8.", (OSError, UnicodeDecodeError), "recipe"):
+            text = path.read_text(encoding="utf-8")
     else:
         reject("recipe", "'best', 'paper' or the path of a .toml file", repr(str(name)), "Check the name.")
     with refusing("a TOML file", name, "Correct that line.", tomllib.TOMLDecodeError, "recipe"):

@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field
 from torch import Tensor
 
 from liesparse import __version__
-from liesparse._checks import reject
+from liesparse._checks import plain, reject
 from liesparse.web.middleware import SafetyMiddleware
 from liesparse.web.session import FORMATS, MAX_PIXELS, Session, View, infer, make_document, normalized, read_upload
 
@@ -204,16 +204,17 @@ def describe_api(schema: dict[str, Any]) -> str:
 
 def open_socket(host: str, port: int) -> socket.socket:
     """Listen on a port, 0 for any free one; clients that connect before the server runs wait."""
-    if not host:
-        reject("--host", "an address", "none", "Pass 127.0.0.1 for this machine alone.")
+    if not host or not host.isprintable():
+        reject("--host", "an address", repr(host) if host else "none", "Pass 127.0.0.1 for this machine alone.")
     v6 = ":" in host
     try:
+        host.encode("idna")
         family = socket.AF_INET6 if v6 else socket.AF_INET
         return socket.create_server((host, port), family=family, dualstack_ipv6=v6 and socket.has_dualstack_ipv6())
     except (OSError, UnicodeError) as error:
         fix = "Pass an address of this machine as --host, and another --port or none for a free one."
         reason = str(error.strerror).partition(" (while")[0] if isinstance(error, OSError) else "not a name"
-        raise ValueError(f"Cannot listen on {host}, port {port}: {reason}. {fix}") from None
+        raise ValueError(f"Cannot listen on {plain(host, 100)}, port {port}: {reason}. {fix}") from None
 
 
 def address_of(listening: socket.socket, host: str) -> str:

@@ -38,6 +38,7 @@ LAYOUT = ("height", "width", "channels", "pixelStride", "channelStride")  # how 
 DECIMALS = 5  # of inferred values in the page
 DEMO = Path(__file__).parent / "demo"  # what `liesparse demo` writes, without its picture
 N_EXAMPLES = 40
+MAX_TEST = 10_000  # test images of which these are taken
 MIN_SHARE = 0.01  # a mode with less of the posterior's mass is left out
 MAX_PIXELS = 16_000_000  # of an uploaded picture
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "WEBP")
@@ -86,7 +87,12 @@ def open_session(folder: Path | None = None, *, data_dir: Path | None = None) ->
         if not spec:
             reject("run.json", "the name of the data", "none", "Train anew to have test images.")
         # No training images are needed. One is the minimum; with n=1 a synthetic set draws other test images.
-        test = check_shape(load_data(spec, data_dir=data_dir, download=False, n=1), run.coder.image_shape_).test
+        asked = parse_spec(spec).parameters.get("n_test", "0").replace("_", "")
+        few: dict[str, Any] = (
+            {"n_test": MAX_TEST} if asked.isdecimal() and len(asked.lstrip("0")) >= len(str(MAX_TEST)) else {}
+        )
+        loaded = load_data(spec, data_dir=data_dir, download=False, n=1, **few)
+        test = check_shape(loaded, run.coder.image_shape_).test
     except (ValueError, OSError) as error:
         logger.warning("No test images to show: %s", error)
         test = torch.zeros(0, model.n_pixels)

@@ -9,6 +9,7 @@
 
 typedef float Vector __attribute__((vector_size(4 * LANE), aligned(4)));
 typedef int Integers __attribute__((vector_size(4 * LANE), aligned(4)));
+typedef unsigned Bits __attribute__((vector_size(4 * LANE), aligned(4)));
 typedef float Quad __attribute__((vector_size(16), aligned(4)));
 typedef union {
     Vector whole;
@@ -82,7 +83,7 @@ static inline Vector power_of_two(Vector x) {
     p = p * r + 2.40221202e-1f;
     p = p * r + 6.93146968e-1f;
     p = p * r + 1.0f;
-    return (Vector)((Integers)p + ((Integers)shifted << 23));
+    return (Vector)((Bits)p + ((Bits)shifted << 23));
 }
 
 /* exp(x) for x <= 0 */
