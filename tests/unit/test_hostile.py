@@ -175,7 +175,7 @@ def test_a_large_picture_takes_little_memory(tmp_path, mode):
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
         said, added = done.stdout.splitlines()
         assert int(added) < most
-        assert ("1 images to learn from and 1 to test" if parameters else "at most 1,048,576 pixels") in said
+        assert ("1 image to learn from and 1 to test" if parameters else "at most 1,048,576 pixels") in said
 
 
 def test_a_run_that_asks_for_many_test_images_opens_soon(tmp_path):
