@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor
 
 from liesparse import symmetry
 from liesparse.devices import to_cpu
-from liesparse.estimators import LieSparseCoder, SparseCoder
+from liesparse.estimators import LieSparseCoder
 from liesparse.figures import Array, to_unit_peak
 from liesparse.files import write_atomically
 from liesparse.model import apply_transform, compose
@@ -41,18 +39,10 @@ def write_report(
     folder: Path,
     coder: LieSparseCoder,
     *,
-    test: Float[Tensor, "image pixel"],
-    image_shape: tuple[int, ...],
-    baseline: SparseCoder | None = None,
-    large_baseline: SparseCoder | None = None,
-    labels: Int[Tensor, " image"] | None = None,
-    label_names: tuple[str, ...] = (),
-    names: tuple[str, ...] = (),
-    factors: Float[Tensor, "image factor"] | None = None,
-    factor_names: tuple[str, ...] = (),
     title: str = "What the model has learned",
     facts: Mapping[str, str] | None = None,
     metrics: Mapping[str, Any] | None = None,
+    **images: Any,
 ) -> Path:
     """Write ``report.html``, one self-contained page, and its pictures as files into ``folder/report``.
 
@@ -84,24 +74,13 @@ def write_report(
     Path
         The page.
     """
-    found = Findings(
-        coder,
-        test,
-        image_shape=image_shape,
-        baseline=baseline,
-        large_baseline=large_baseline,
-        labels=labels,
-        label_names=label_names,
-        names=names,
-        factors=factors,
-        factor_names=factor_names,
-    )
+    found = Findings(coder, **images)
     pictures: Files = {}
     content = page.render(
         title=title,
         found=found,
         names=coder.coordinate_names(),
-        n_given=len(test),
+        n_given=len(images["test"]),
         facts=facts or {},
         metrics=metrics or {},
         min_images=symmetry.MIN_IMAGES,

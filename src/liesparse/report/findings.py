@@ -81,12 +81,8 @@ class Findings:
         self.ratios = snr(images, self.reconstructions)  # of each image
         width = self.posterior[: MOST_WIDTHS.get(model.torus_dim, 20)].width
         self.ours = _numbers(self.codes, self.ratios, scores, model.sparsity, float(width.mean()))
-        self.plain: list[Numbers] = []  # sparse coding with as many templates, and with as many free numbers
-        for one in (baseline, large_baseline):
-            if one is not None:
-                codes, same = one.transform(to_cpu(images)), to_cpu(images)
-                ratios = snr(same, codes @ torch.from_numpy(one.components_).to(codes))
-                self.plain.append(_numbers(codes, ratios, one.score_samples(same), one.sparsity, math.nan))
+        # Sparse coding with as many templates, and with as many free numbers.
+        self.plain = [_plain_numbers(one, to_cpu(images)) for one in (baseline, large_baseline) if one is not None]
         known = coder.pose_ranges_
         self.ranges = (  # of each template and axis: the middle, and the ends of its poses about it
             symmetry.pose_ranges(self.codes, self.poses) if known is None else torch.from_numpy(known).to(images)
@@ -163,3 +159,9 @@ def _numbers(codes: Tensor, ratios: Tensor, scores: Tensor, sparsity: float, wid
     counts = active_codes(codes), templates_alive(codes), codes.shape[1]
     evidence = float((scores.to(codes) - code_cost(codes, sparsity)).mean())
     return Numbers(float(ratios.mean()), *counts, float(scores.mean()), evidence, width)
+
+
+def _plain_numbers(baseline: SparseCoder, images: Tensor) -> Numbers:
+    codes = baseline.transform(images)
+    ratios = snr(images, codes @ torch.from_numpy(baseline.components_).to(codes))
+    return _numbers(codes, ratios, baseline.score_samples(images), baseline.sparsity, math.nan)
