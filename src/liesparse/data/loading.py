@@ -19,7 +19,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from liesparse._checks import check_count, check_real, plain, refusing, reject
+from liesparse._checks import check_count, check_real, refusing, reject
 from liesparse.data import arrays, pictures
 from liesparse.data.datasets import COUNTS, DATASETS, LoadedData, hold_out
 from liesparse.data.downloads import Folder
@@ -46,9 +46,7 @@ class ImagesInOrder(NamedTuple):
 
     def summary(self) -> str:
         """Say in one line how many images there are and what was done to them."""
-        return "; ".join(
-            [f"{plain(self.name)}: {len(self.images):,} images", f"{self.n_blank:,} blank skipped", *self.notes]
-        )
+        return "; ".join([f"{self.name}: {len(self.images):,} images", f"{self.n_blank:,} blank skipped", *self.notes])
 
 
 def load_data(
