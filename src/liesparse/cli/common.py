@@ -52,7 +52,6 @@ class _Screen(Console):
     """A console on which no name from outside, such as that of a file, can do anything but be read."""
 
     def print(self, *objects: Any, **how: Any) -> None:
-        """Print text without control characters."""
         super().print(*(_readable(part) if isinstance(part, str) else part for part in objects), **how)
 
 

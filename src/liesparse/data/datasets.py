@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from liesparse._checks import check_choice, count, plain, reject
+from liesparse._checks import check_choice, count, reject
 from liesparse.data import synthetic
 from liesparse.data.arrays import read_idx
 from liesparse.data.downloads import DOWNLOADS, Folder, fetch, find_files
@@ -58,9 +58,7 @@ class LoadedData:
         """Say in one line how many images there are and what was done to them."""
         size = " × ".join(map(str, self.image_shape))
         counts = f"{count(len(self.stream or self.train), 'image')} to learn from and {len(self.test):,} to test"
-        return "; ".join(
-            [f"{plain(self.name)}: {counts}, {size} pixels", f"{self.n_blank:,} blank skipped", *self.notes]
-        )
+        return "; ".join([f"{self.name}: {counts}, {size} pixels", f"{self.n_blank:,} blank skipped", *self.notes])
 
 
 class Dataset(NamedTuple):

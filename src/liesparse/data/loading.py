@@ -19,7 +19,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from liesparse._checks import check_choice, check_count, check_real, count, plain, refusing, reject
+from liesparse._checks import check_choice, check_count, check_real, count, refusing, reject
 from liesparse.data import arrays, pictures
 from liesparse.data.datasets import COUNTS, DATASETS, LoadedData, hold_out
 from liesparse.data.downloads import Folder
@@ -55,7 +55,7 @@ class ImagesInOrder(NamedTuple):
 
     def summary(self) -> str:
         """Say in one line how many images there are and what was done to them."""
-        counted = f"{plain(self.name)}: {count(len(self.images), 'image')}"
+        counted = f"{self.name}: {count(len(self.images), 'image')}"
         return "; ".join([counted, f"{self.n_blank:,} blank skipped", *self.notes])
 
 

@@ -87,10 +87,8 @@ def open_session(folder: Path | None = None, *, data_dir: Path | None = None) ->
         if not spec:
             reject("run.json", "the name of the data", "none", "Train anew to have test images.")
         # No training images are needed. One is the minimum; with n=1 a synthetic set draws other test images.
-        asked = parse_spec(spec).parameters.get("n_test", "0").replace("_", "")
-        few: dict[str, Any] = (
-            {"n_test": MAX_TEST} if asked.isdecimal() and len(asked.lstrip("0")) >= len(str(MAX_TEST)) else {}
-        )
+        many = re.fullmatch(r"[1-9][\d_]{4,}", parse_spec(spec).parameters.get("n_test", ""))
+        few: dict[str, Any] = {"n_test": MAX_TEST} if many else {}
         loaded = load_data(spec, data_dir=data_dir, download=False, n=1, **few)
         test = check_shape(loaded, run.coder.image_shape_).test
     except (ValueError, OSError) as error:
