@@ -9,8 +9,6 @@ import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-
 from liesparse._checks import count, refusing, reject
 from liesparse.devices import to_cpu
 from liesparse.estimators import LieSparseCoder, SparseCoder
@@ -149,16 +147,16 @@ def measure(
     images = images.to(model.device, model.dtype)
     engine, few = evaluation.make_engine(model), images[:N_MONITORED]
     found = evaluate(model, images, engine, refine=evaluation.refine)
-    codes, poses = (to_cpu(part) for part in coder.infer(images))
-    scores, drawn = to_cpu(coder.score_samples(images)), reconstruct(model.to(torch.device("cpu")), codes, poses)
+    codes, poses = (part.to(model.device) for part in coder.infer(images))
+    scores, drawn = to_cpu(coder.score_samples(images)), reconstruct(model, codes, poses)
     health = examine(model, few, engine)
     metrics: dict[str, Any] = {
         "n_test_images": len(images),
         "lsc_snr": found.snr,
         "lsc_active_codes": found.active_codes,
-        "lsc_snr_exact_map": float(snr(to_cpu(images), drawn).mean()),
-        "lsc_active_codes_exact_map": active_codes(codes),
-        "lsc_evidence": float((scores - code_cost(codes, model.sparsity)).mean()),
+        "lsc_snr_exact_map": float(snr(images, drawn).mean()),
+        "lsc_active_codes_exact_map": active_codes(to_cpu(codes)),
+        "lsc_evidence": float((scores - to_cpu(code_cost(codes, model.sparsity))).mean()),
         "lsc_log_likelihood": float(scores.mean()),
         "templates_alive": found.templates_alive,
         "posterior_width": health.posterior_width,

@@ -57,12 +57,15 @@ def test_no_result_depends_on_the_companions(coder, X):
 
 def test_all_findings_at_once_are_those_of_each_method(coder, X):
     images = torch.from_numpy(np.concatenate([shifted(X, 3, -5), 0 * X[:1], X + shifted(X, 2, 0)]))
-    (codes, poses), posterior, scores = coder.describe(images)
+    (codes, poses), posterior, scores, confidence = coder.describe(images)
     expected = coder.infer(images)
     assert codes.equal(expected.codes)
     assert poses.equal(expected.poses)
     assert posterior.natural.equal(coder.pose_posterior(images).natural)
     assert scores.equal(coder.score_samples(images))
+    assert confidence.uncertain.tolist()[4]  # the blank one
+    for found, wanted in zip(confidence, coder.confidence(images), strict=True):
+        assert_allclose(found, wanted)
 
 
 def test_canonicalize_brings_every_pose_to_rest(coder, X):
