@@ -2,8 +2,9 @@
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+import jaxtyping
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -27,6 +28,14 @@ if (
 
 F64 = torch.float64
 MakeModel = Callable[..., Parameters]
+
+
+@pytest.fixture
+def without_type_checker() -> Iterator[None]:
+    """Let the package speak first, as users do not have the suite's own type checker."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture(scope="session")

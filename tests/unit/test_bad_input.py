@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -25,13 +24,7 @@ from liesparse.model import (
 from liesparse.posterior import GridEngine, log_likelihood
 from liesparse.settings import Settings
 
-
-@pytest.fixture(autouse=True)
-def _without_type_checker():
-    """The suite's own type checker would speak first; users do not have it."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
+pytestmark = pytest.mark.usefixtures("without_type_checker")
 
 
 @pytest.fixture

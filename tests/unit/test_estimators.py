@@ -13,14 +13,11 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
-from torch.testing import assert_close
 
-from liesparse import LieSparseCoder, SparseCoder, embedded_digits, narrow_prior, save_model, translations
+from liesparse import LieSparseCoder, SparseCoder, narrow_prior, save_model
 from liesparse.checkpoint import list_checkpoints
 from liesparse.files import read_sealed, write_sealed
-from liesparse.initialization import known_translation
 from liesparse.training import Interrupted
-from liesparse.verdict import Verdict
 
 SETTINGS = {"learning.batch_size": 100, "start": "data"}  # the motion from pairs takes seconds, and is tried elsewhere
 SMALL = {"n_components": 3, "n_irreps": 6, "n_epochs": 2, "settings": SETTINGS, "random_state": 0}
@@ -317,35 +314,3 @@ def test_partial_fit_goes_on_where_the_lattice_is_fitted(X):
     coder.partial_fit(X)
     assert not np.array_equal(coder.frequencies_, before)
     assert np.isfinite(coder.partial_fit(X).transform(X)).all()
-
-
-def test_walks_go_where_the_data_is():
-    shapes = torch.nn.functional.avg_pool2d(embedded_digits()[None, :2], 2)[0]
-    data = translations(80, max_shift=1.5, wrap=True, sources=shapes, generator=torch.Generator().manual_seed(0))
-    coder = LieSparseCoder.from_model(known_translation(shapes, n_irreps=60), (14, 14))
-    images = data.images[:2].reshape(-1, 14, 14)
-    assert coder.pose_ranges_ is None
-    around = coder.traverse(images, 0)
-    assert_close(around[:, 0], around[:, -1], atol=1e-4, rtol=0)  # the whole circle
-    coder.pose_ranges_ = ranges = coder.pose_ranges(data.images)
-    width = 2 * math.pi * 3 / 14  # of shifts by up to 1.5 of 14 pixels
-    assert (ranges[..., 2] - ranges[..., 1] > 0.8 * width).all()
-    assert (ranges[..., 2] - ranges[..., 1] < 1.1 * width).all()
-    walk = coder.traverse(images, 0, steps=5)
-    poses = coder.infer(walk.flatten(0, 1)).poses.view(2, 5, 2)
-    for template in range(2):
-        middle, low, high = ranges[template, 0]
-        assert poses[template, :, 0].tolist() == pytest.approx(np.linspace(middle + low, middle + high, 5), abs=0.02)
-    assert_close(coder.traverse(images, 0, full=True), around)
-
-
-def test_a_notebook_shows_templates_and_the_verdict():
-    model = known_translation(torch.nn.functional.avg_pool2d(embedded_digits()[None, :3], 2)[0], n_irreps=20)
-    verdict = Verdict(True, 2, 2, 0.9, (0.5, 0.4), 20.0, 3.0)
-    coder = LieSparseCoder.from_model(model, (14, 14), verdict=verdict)
-    for shown in (coder._repr_html_(), coder._repr_mimebundle_()["text/html"]):
-        assert "Found two motions" in shown
-        assert 'src="data:image/png;base64,' in shown
-        assert "n_components" in shown  # scikit-learn's own
-    assert "data:image/png" not in LieSparseCoder()._repr_html_()
-    assert "LieSparseCoder" in LieSparseCoder()._repr_mimebundle_()["text/plain"]

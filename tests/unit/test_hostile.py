@@ -8,7 +8,6 @@ import sys
 import zipfile
 from pathlib import Path
 
-import jaxtyping
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,15 +24,10 @@ from liesparse.web import session
 from liesparse.web.server import open_socket
 from liesparse.web.session import DEMO, open_session
 
+pytestmark = pytest.mark.usefixtures("without_type_checker")
+
+
 ESCAPE = "\x1b[31mred\x07\u202e"
-
-
-@pytest.fixture(autouse=True)
-def _without_type_checker():
-    """The suite's own type checker would speak first; users do not have it."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture
