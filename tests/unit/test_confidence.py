@@ -69,6 +69,7 @@ def test_two_poses_that_explain_an_image_equally_share_its_mass():
     coder = LieSparseCoder.from_model(known_translation(bar, n_irreps=60), (14, 14))
     sure = coder.confidence(twice)
     assert float(sure.mode_share) < 0.6
+    assert float(sure.confidence) == pytest.approx(float(sure.alignment**2 * sure.mode_share), rel=1e-4)
     assert bool(sure.uncertain)
 
 
