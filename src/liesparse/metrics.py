@@ -209,15 +209,19 @@ class Health(NamedTuple):
     multimodal_share: float  # posteriors with a second mode within 3 nats of the first
 
 
+def objective(parameters: Parameters, images: Images, codes: Codes, engine: AnyEngine) -> float:
+    """Return what learning climbs, the mean of ln P(I|α) + ln P(α) over the images."""
+    return float((log_likelihood(parameters, images, codes, engine) + log_prior_codes(parameters, codes)).mean())
+
+
 def examine(parameters: Parameters, images: Images, engine: AnyEngine) -> Health:
     """Look at a model on a few held-out images."""
     inferred = infer(parameters, images, engine)
     codes = inferred.codes
     posterior = pose_posterior(parameters, images, codes)
     first, second = posterior.modes(2).log_prob.unbind(dim=1)
-    objective = log_likelihood(parameters, images, codes, engine) + log_prior_codes(parameters, codes)
     return Health(
-        objective=float(objective.mean()),
+        objective=objective(parameters, images, codes, engine),
         snr=float(snr(images, inferred.reconstructions).mean()),
         active_codes=active_codes(codes),
         templates_alive=templates_alive(codes),

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from liesparse.batches import ShuffledArrays
 from liesparse.groups import Basis, Composition, KnownGroup, LearnedTorus
+from liesparse.inference import infer_codes
 from liesparse.initialization import PAPER_NOISE, random_start, start_from_data, suggest_noise
 from liesparse.learning import engine_for, learn, resume
-from liesparse.metrics import examine, infer
+from liesparse.metrics import infer, objective
 from liesparse.model import Outer, Parameters, PosePrior, undo_transform, uniform_prior
 from liesparse.pairs import choose_shapes, learn_motion, sort_again
 from liesparse.pose_coordinates import improve_coordinates
@@ -202,4 +203,5 @@ def _settle(
 
 
 def _objective(model: Parameters, images: Float[Tensor, "few pixel"], recipe: Recipe) -> float:
-    return examine(model, images, engine_for(model, recipe.learning)).objective
+    engine = engine_for(model, recipe.learning)
+    return objective(model, images, infer_codes(model, images, engine), engine)

@@ -20,6 +20,7 @@ from liesparse.posterior.base import GridEngine, Moments, OnGrid
 from liesparse.posterior.sampling import MOST_AXES_BY_GRID, SamplingEngine
 
 POINTS_PER_WIDTH = 1.0  # the trapezoidal rule on a Gaussian is then right to 1e-8
+POINTS_PER_WAVE = 6.0  # on an axis where modes are looked for, over the 2·max|ω| + 1 that determine η·T(s)
 LEAST_POINTS, MOST_POINTS = 2**14, 2**22  # for one image; n = 2 gets up to 2048 per axis
 MOST_IN_A_CUBE = 2**18  # for n >= 3, beyond which draws take the place of the grid
 MOST_IN_A_DENSITY = 2**27  # points for all images, for n >= 4: 1 GiB
@@ -80,7 +81,7 @@ class TorusPosterior:
     def modes(self, k: int) -> Modes:
         """Return the ``k`` highest distinct modes, best first."""
         check_count("k", k)
-        found = [self._engine.modes(natural, k) for natural in self._padded.split(self._at_once)]
+        found = [self._mode_engine.modes(natural, k) for natural in self._padded.split(self._at_once)]
         poses, values = (torch.cat(part) for part in list(zip(*found, strict=True))[:2])
         poses = torch.where(values.isfinite()[..., None], torus.wrap(poses), torch.nan)
         return Modes(poses, values - self.log_partition[:, None])
@@ -215,6 +216,14 @@ class TorusPosterior:
         least, most = (int(points ** (1 / n) + 1e-9) for points in (LEAST_POINTS, MOST_POINTS))
         n_grid = max(least, 2 * int(self.frequencies.abs().max()) + 1, min(wanted, most))
         return GridEngine(frequencies, n_grid, dtype=torch.float64)
+
+    @cached_property
+    def _mode_engine(self) -> GridEngine | SamplingEngine:
+        """As fine as the polynomial η·T(s) needs for all its hills to be seen, however sharp they are."""
+        n_grid = math.ceil(POINTS_PER_WAVE * (2 * int(self.frequencies.abs().max()) + 1))
+        if not isinstance(self._engine, GridEngine) or n_grid >= self._engine.n_grid:
+            return self._engine
+        return GridEngine(self._engine.frequencies, n_grid, dtype=torch.float64)
 
     @property
     def _cell(self) -> float:
