@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import cache
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -47,20 +48,21 @@ def half_lattice(
     radius = 1
     while len(ball := _half_ball(torus_dim, radius, include_zero)) < n_distinct:
         radius += 1
-    ball.sort(key=lambda omega: (sum(entry * entry for entry in omega), tuple(-entry for entry in omega)))
-    distinct = torch.tensor(ball[:n_distinct], dtype=torch.int64)
+    ordered = sorted(ball, key=lambda omega: (sum(entry * entry for entry in omega), tuple(-entry for entry in omega)))
+    distinct = torch.tensor(ordered[:n_distinct], dtype=torch.int64)
     return distinct.repeat_interleave(multiplicity, dim=0)[:n_irreps]
 
 
-def _half_ball(torus_dim: int, radius: int, include_zero: bool) -> list[tuple[int, ...]]:
+@cache
+def _half_ball(torus_dim: int, radius: int, include_zero: bool) -> tuple[tuple[int, ...], ...]:
     """Every kept ω with ‖ω‖₂ <= radius; complete, so that sorting it gives a prefix of the lattice."""
     cube = itertools.product(range(-radius, radius + 1), repeat=torus_dim)
-    return [
+    return tuple(
         omega
         for omega in cube
         if sum(entry * entry for entry in omega) <= radius * radius
         and next((entry > 0 for entry in omega if entry != 0), include_zero)
-    ]
+    )
 
 
 def energy_basis(

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Complex, Float, Int
 from torch import Tensor
 
 from liesparse import stiefel, torus
@@ -99,26 +99,26 @@ def fit_poses(parameters: Parameters, seen: Seen, coordinates: Matrix, n_steps: 
     copies = min(copies, parameters.n_components)  # no more than there are: further frequencies may be of more use
     frequencies = useful_frequencies(omega, _energies(parameters), most_copies=copies, stretch=stretch)
     phases = torus.phases(frequencies, seen.poses @ coordinates.T.to(seen.poses))
-    of_template = torch.nn.functional.one_hot(seen.template, parameters.n_components).to(seen.coords)
-    first = _leading_planes(seen, frequencies, phases, parameters.n_components)
+    sums = _turned_sums(seen, frequencies, phases, parameters.n_components)
+    first = _leading_planes(sums, frequencies)
     turn = stiefel.polar(first, torch.eye(len(first)).to(first))
-    for step in range(n_steps + 1):  # as in em.maximize, with one shape an image
-        returned = torus.rotate((seen.coords @ turn).unflatten(1, (-1, 2)), -phases)
-        shapes = torch.nn.functional.normalize(of_template.T @ returned.flatten(1), dim=1).unflatten(1, (-1, 2))
-        moved = torus.rotate(shapes[seen.template], phases).flatten(1)
+    for step in range(n_steps + 1):  # as in em.maximize, with one shape an image; all that it needs are the sums
+        waves = torch.view_as_complex(turn.unflatten(1, (-1, 2))).T
+        shapes = torch.nn.functional.normalize((waves[:, None] @ sums)[:, 0].T, dim=1)
         if step < n_steps:
-            turn = stiefel.polar(seen.coords.T @ moved, turn)
-    moved = moved @ turn.T
-    left = float((seen.coords.square().sum(dim=1) - (moved * seen.coords).sum(dim=1).square()).mean())
-    return Fit(turn, shapes, frequencies, -math.log(max(left - seen.noise, 0.1 * left, 1e-12)))
+            moved = (sums.conj() @ shapes.T[..., None])[..., 0].T
+            turn = stiefel.polar(torch.view_as_real(moved).flatten(1), turn)
+    planes = torch.view_as_real(shapes)
+    overlaps = (torus.rotate(planes[seen.template], phases).flatten(1) @ turn.T * seen.coords).sum(dim=1)
+    left = float((seen.coords.square().sum(dim=1) - overlaps.square()).mean())
+    return Fit(turn, planes, frequencies, -math.log(max(left - seen.noise, 0.1 * left, 1e-12)))
 
 
-def _leading_planes(
+def _turned_sums(
     seen: Seen, frequencies: Int[Tensor, "irrep torus"], phases: Float[Tensor, "image irrep"], n_components: int
-) -> Float[Tensor, "column column"]:
-    """Return for each plane the direction in which images of all templates turn most with its frequency."""
+) -> Complex[Tensor, "irrep column component"]:
+    """Return Σ I exp(-iω·s) over the images of each template."""
     distinct, place = torch.unique(frequencies, dim=0, return_inverse=True)
-    copy = torch.tril(place[:, None] == place, diagonal=-1).sum(dim=1)  # equal ones standing before
     firsts = torch.stack([(place == i).nonzero()[0, 0] for i in range(len(distinct))])
     waves = torch.polar(torch.ones_like(phases[:, firsts]), -phases[:, firsts])
     of_each = []
@@ -126,10 +126,17 @@ def _leading_planes(
         rows = seen.template == k
         theirs = seen.coords[rows].T
         of_each.append(torch.complex(theirs @ waves[rows].real, theirs @ waves[rows].imag))
-    sums = torch.stack(of_each, dim=-1).movedim(1, 0)  # (frequency, column, template)
+    return torch.stack(of_each, dim=-1).movedim(1, 0)[place]
+
+
+def _leading_planes(
+    sums: Complex[Tensor, "irrep column component"], frequencies: Int[Tensor, "irrep torus"]
+) -> Float[Tensor, "column column"]:
+    """Return for each plane the direction in which images of all templates turn most with its frequency."""
+    copy = torch.tril((frequencies[:, None] == frequencies).all(dim=-1), diagonal=-1).sum(dim=1)  # equal ones before
     mixing = torch.linalg.eigh(sums.mH @ sums).eigenvectors.flip(-1)
-    leading = (sums @ mixing)[place, :, copy].T
-    return torch.stack((leading.real, -leading.imag), dim=-1).flatten(1)
+    leading = (sums @ mixing).take_along_dim(copy[:, None, None], 2)[..., 0].T
+    return torch.view_as_real(leading.conj().resolve_conj()).flatten(1)
 
 
 def _starts(parameters: Parameters, seen: Seen) -> list[Matrix]:
