@@ -231,3 +231,27 @@ def test_what_the_fuzz_has_found(tmp_path, monkeypatch):
     labels = pa.array([0, 1, 2])
     pq.write_table(pa.Table.from_arrays([images, labels, labels], names=["image", "label", "label"]), twice)
     assert len(load_data(str(twice)).train) == 2
+
+
+def test_a_parquet_file_that_crashes_its_reader_is_refused(tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"image": [[1.0, 2.0]] * 3}), path)
+    good, optional, required = path.read_bytes(), b"\x02\x18\x07element", b"\x00\x18\x07element"
+    assert good.count(optional) == 1
+    path.write_bytes(good.replace(optional, required))  # its histograms of levels no longer fit: pyarrow 26 aborts
+    with pytest.raises(ValueError, match=r"expected a parquet file, got .*a\.parquet \(.+\)\. Write or fetch it anew"):
+        load_data(str(path))
+    path.write_bytes(good)
+    assert len(load_data(str(path)).train) == 2
+
+
+@pytest.mark.parametrize(
+    ("end", "said"), [("os.abort()", "pyarrow crashes"), ("raise SystemExit('no room')", "no room")]
+)
+def test_a_reader_of_parquet_that_ends_early_is_refused(tmp_path, monkeypatch, end, said):
+    path, start = tmp_path / "a.parquet", subprocess.Popen
+    pq.write_table(pa.table({"image": [[1.0, 2.0]] * 3}), path)
+    code = f'import os; print(\'[3, 6, [["image", "lists"]]]\', flush=True); {end}'
+    monkeypatch.setattr(subprocess, "Popen", lambda command, **how: start([command[0], "-c", code], **how))
+    with pytest.raises(ValueError, match=rf"expected a parquet file, got .*a\.parquet \({said}\)"):
+        load_data(str(path))

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from liesparse._checks import listed, refusing, reject
 from liesparse.data.images import ImageArray, Preprocessing
+from liesparse.data.parquet import kind_of, open_table
 from liesparse.data.pictures import MAX_FILE_BYTES, decode_all
 
 SUFFIXES = (".npy", ".npz", ".parquet")
@@ -31,7 +32,6 @@ _MAX_DEFLATE_RATIO = 1040  # deflate cannot shrink further: a header that asks f
 _RATIO_FROM = 2**24  # bytes or values; below, a ratio does no harm
 _MAX_HEADER = 2**16  # bytes of a .npy header
 _LABEL_NAMES = ("labels", "label", "y", "targets")  # taken as labels unless told otherwise
-_BATCH = 1024  # table rows read at a time
 Names = Collection[str]
 _DAMAGED = "Save it anew with numpy.save or numpy.savez."
 
@@ -157,48 +157,30 @@ def read_idx(path: Path, *, argument: str = "data", kind: str = "images", n_axes
 def _read_parquet(path: Path, key: str | None, label_key: str | None, preprocessing: Preprocessing) -> ImageArray:
     """Read a column of images, and one of labels if there is one."""
     try:
-        import pyarrow as arrow
-        from pyarrow.parquet import ParquetFile
+        from pyarrow import ArrowException
     except ImportError:
         reject("data", "pyarrow to read parquet files", "none", "Install it: pip install 'liesparse[parquet]'.")
-    refuse = refusing("a parquet file", path, "Write or fetch it anew.", (arrow.ArrowException, OSError, UnicodeError))
-    with refuse, ParquetFile(path, memory_map=True) as file:
-        _check_parquet(file.metadata, path)
-        columns = [(field.name, _kind_of(field.type)) for field in file.schema_arrow]
-        images = [name for name, kind in columns if kind in ("pictures", "lists")]
-        whole = [name for name, kind in columns if kind == "whole numbers"]
-        names = [name for name, _ in columns]
+    refuse = refusing("a parquet file", path, "Write or fetch it anew.", (ArrowException, OSError, UnicodeError))
+    with refuse, open_table(path) as table:
+        _check_size(table.n_rows, table.n_values, path)
+        names, kinds = [name for name, _ in table.columns], dict(table.columns)
+        images = [name for name, kind in table.columns if kind in ("pictures", "lists")]
+        whole = [name for name, kind in table.columns if kind == "whole numbers"]
         column, label_column = _choose(key, label_key, names, images, whole, "column", path)
-        labels = file.read([label_column]).column(0).to_numpy() if label_column else None
-        batches = (batch.column(0) for batch in file.iter_batches(_BATCH, columns=[column]))
-        if dict(columns)[column] == "lists":
+        labels = table.read(label_column).read_all().column(0).to_numpy() if label_column else None
+        batches = (batch.column(0) for batch in table.read(column))
+        if kinds[column] == "lists":
             return ImageArray(_numbers(batches, f"{column} of {path}"), labels, preprocessing)
         found = decode_all(_encoded(batches, f"{column} of {path}"), preprocessing, str(path))
         return found._replace(labels=labels)
 
 
-def _check_parquet(metadata: Any, path: Path) -> None:
-    """Refuse a file of far more rows or numbers than its bytes can tell apart, before any is read."""
+def _check_size(n_rows: int, n_values: int, path: Path) -> None:
+    """Refuse a parquet file of far more rows or numbers than its bytes can tell apart, before any is read."""
     packed = path.stat().st_size
-    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-    values = max((sum(group.column(j).num_values for group in groups) for j in range(metadata.num_columns)), default=0)
-    most = max(_RATIO_FROM, _MAX_DEFLATE_RATIO * packed)
-    if metadata.num_rows > max(_RATIO_FROM // 1024, packed) or values > most:
-        got = f"{metadata.num_rows:,} rows and {values:,} values in the {packed:,} bytes of {path}"
+    if n_rows > max(_RATIO_FROM // 1024, packed) or n_values > max(_RATIO_FROM, _MAX_DEFLATE_RATIO * packed):
+        got = f"{n_rows:,} rows and {n_values:,} values in the {packed:,} bytes of {path}"
         reject("data", "a parquet file of images", got, "Use a file that you trust.")
-
-
-def _kind_of(column: Any) -> str:
-    """Tell what a column may hold by its type."""
-    from pyarrow import types
-
-    if types.is_struct(column) and column.get_field_index("bytes") >= 0:
-        return "pictures"
-    if types.is_binary(column) or types.is_large_binary(column):
-        return "pictures"
-    if types.is_list(column) or types.is_large_list(column) or types.is_fixed_size_list(column):
-        return "lists"
-    return "whole numbers" if types.is_integer(column) else "other"
 
 
 def _encoded(batches: Iterator[Any], where: str) -> Iterator[tuple[str, bytes]]:
@@ -216,7 +198,7 @@ def _numbers(batches: Iterator[Any], where: str) -> list[NDArray[Any]]:
     images: list[NDArray[Any]] = []
     for values in batches:
         shape = [len(values)]
-        while _kind_of(values.type) == "lists":
+        while kind_of(values.type) == "lists":
             lengths = values.value_lengths().unique().to_pylist()
             shape.append(lengths[0] if len(lengths) == 1 and not values.null_count else -1)
             values = values.flatten()
