@@ -34,6 +34,8 @@ def lattices():
     yield "with zero", half_lattice(2, 30, include_zero=True)
     yield "tiny", half_lattice(2, 1)
     yield "any integers", torch.tensor([[-3, 2], [0, -1], [5, 5], [5, 5], [0, 0]])
+    yield "circle", half_lattice(1, 60, multiplicity=3, include_zero=True)
+    yield "circle both ways", torch.tensor([[-3], [2], [2], [0], [-2], [7]])
     yield "wide", torch.tensor([[0, 17], [1, -8], [2, 9], [-1, 16], [0, 1]])  # ends inside and at a vector's end
 
 
@@ -49,7 +51,7 @@ def test_moments_are_right(kernel, frequencies, scale):
     assert engine.kernel == kernel
     rng = torch.Generator().manual_seed(1)
     natural = scale * torch.randn(12, len(frequencies), 2, generator=rng, dtype=F64)
-    truth = GridEngine(frequencies, 300, dtype=F64).moments(natural)
+    truth = GridEngine(frequencies, 300 if frequencies.shape[1] == 2 else 3000, dtype=F64).moments(natural)
     found = engine.moments(natural.float())
     error = (found.rotation - truth.rotation).flatten(1).norm(dim=1)
     assert float((error / truth.rotation.flatten(1).norm(dim=1).clamp(min=1e-3)).max()) < 1e-3
@@ -72,7 +74,7 @@ def test_the_grid_is_the_same_sum(kernel, frequencies, n_grid, scale):
 
 
 @pytest.mark.parametrize(
-    ("n_grid", "dtype", "torus_dim"), [(51, torch.float32, 2), (50, F64, 2), (20, torch.float32, 1)]
+    ("n_grid", "dtype", "torus_dim"), [(51, torch.float32, 2), (50, F64, 2), (20, torch.float32, 3)]
 )
 def test_torch_does_odd_grids_doubles_and_other_dimensions(n_grid, dtype, torus_dim):
     assert GridEngine(half_lattice(torus_dim, 5), n_grid, dtype=dtype).kernel == "torch"
@@ -82,15 +84,14 @@ def test_torch_does_odd_grids_doubles_and_other_dimensions(n_grid, dtype, torus_
 @pytest.mark.parametrize("engine_class", [GridEngine, AdaptiveEngine])
 @pytest.mark.parametrize("update", ["subgradient", "proximal"])
 @pytest.mark.parametrize("gradient", ["approximate", "exact"])
-@pytest.mark.parametrize("multiplicity", [1, 2])
+@pytest.mark.parametrize(("torus_dim", "multiplicity"), [(2, 1), (2, 2), (1, 2)])
 @pytest.mark.parametrize("n_images", [1, 6])
 def test_the_ascent_takes_the_same_steps(
-    kernel, engine_class, update, gradient, multiplicity, n_images, make_model, draw
+    kernel, engine_class, update, gradient, torus_dim, multiplicity, n_images, make_model, draw
 ):
     """Also with a prior, and with batches that do not fill the last group of four."""
-    model = single(
-        make_model(n_pixels=40, n_irreps=14, n_components=5, multiplicity=multiplicity, prior=True, noise_std=0.15)
-    )
+    sizes = {"n_pixels": 40, "n_irreps": 14, "n_components": 5, "torus_dim": torus_dim, "multiplicity": multiplicity}
+    model = single(make_model(**sizes, prior=True, noise_std=0.15))
     _, codes, poses = draw(model, n_images)
     images = torch.nn.functional.normalize(reconstruct(model, codes.float(), poses.float()), dim=1)
     grid = {"n_grid": 40} if engine_class is GridEngine else {}

@@ -30,6 +30,7 @@ LEVELS_PER_GROUP = 3  # without a window a posterior uses the finest of so many 
 LEAST_POINTS = 1.1  # fine points for a flat posterior, over the 2·max|ω| + 1 of its polynomial
 KERNEL_LEAST_POINTS = 0.95  # the same for the kernel, which does not save points where the planes agree
 POINTS_PER_WIDTH = 5.0  # fine points on 2π per 1/width of the peak: a spacing of 1.26 widths
+CIRCLE_DOUBT = 1.2  # of the kernel: times so many on one axis, where they cost little
 DOUBT, TRUST = 1.05, 0.3  # times so many if the planes disagree, and so many less if all of them make the peak
 TAIL = 10.5  # nats below the peak at which mass no longer matters
 EDGE = 8.2  # the same for a region that is no larger than the peak
@@ -94,8 +95,10 @@ class AdaptiveEngine(GridEngine):
 
     def _make_kernel(self, library: Library) -> GridKernel | None:
         finer = [n for n in LEVELS if n > self._n_coarse]
-        least = KERNEL_LEAST_POINTS * self._nyquist
-        refinement = {"least_points": least, "points_per_width": POINTS_PER_WIDTH, "tail": TAIL}
+        one = self.torus_dim == 1
+        least = (LEAST_POINTS if one else KERNEL_LEAST_POINTS) * self._nyquist
+        per_width = (CIRCLE_DOUBT if one else 1.0) * POINTS_PER_WIDTH
+        refinement = {"least_points": least, "points_per_width": per_width, "tail": TAIL}
         return GridKernel(library, self.frequencies, [self._n_coarse, *finer], **refinement) if finer else None
 
     def _make_levels(self) -> None:

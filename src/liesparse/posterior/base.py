@@ -193,7 +193,7 @@ class GridEngine(GridBased):
         self._box = FrequencyBox(frequencies, self.device)
         self._separable = SeparableSum(self._box, torus.grid_axis(n_grid), dtype=dtype)
         library = library_for(kernel, dtype, self.device)
-        self._kernel = self._make_kernel(library) if library is not None and self.torus_dim == 2 else None
+        self._kernel = self._make_kernel(library) if library is not None and self.torus_dim <= 2 else None
 
     def _make_kernel(self, library: Library) -> GridKernel | None:
         return None if self.n_grid % 2 else GridKernel(library, self.frequencies, [self.n_grid])

@@ -177,6 +177,7 @@ static float sum_part(const Plan *plan, const Level *level, int n_rows, int n_co
 
 /* natural and rotation are one layer each; returns 0, or 1 if no level is fine enough */
 static int integrate(const Plan *plan, float *natural, float *rotation, float *log_partition, Work *work) {
+    if (plan->n_axes == 1) return integrate_circle(plan, natural, rotation, log_partition, work);
     float still = 0; /* ω = 0 shifts ln Z and nothing else */
     if (plan->zero >= 0) {
         still = natural[plan->zero];

@@ -26,6 +26,7 @@ typedef struct {
 } Level;
 
 typedef struct {
+    int n_axes;               /* 2, or 1 for a circle, whose p are all 0 */
     int n_irreps, n_layers;   /* a layer holds each frequency once */
     int n_first, lowest;      /* p runs over lowest ... lowest + n_first - 1 */
     int n_last;               /* |q| runs over 0 ... n_last - 1 */

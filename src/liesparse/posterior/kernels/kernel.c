@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define INTERFACE 1 /* raised whenever a struct or an entry point changes; kernels/__init__.py has the same number */
+#define INTERFACE 2 /* raised whenever a struct or an entry point changes; kernels/__init__.py has the same number */
 
 #ifdef _WIN32
 #define EXPORT __declspec(dllexport)
@@ -36,6 +36,7 @@ typedef struct {
 static inline int take(Job *job, int count) { return __atomic_fetch_add(&job->next, count, __ATOMIC_RELAXED); }
 
 #include "grid.c"
+#include "circle.c"
 #include "adaptive.c"
 #include "fista.c"
 #include "modes.c"

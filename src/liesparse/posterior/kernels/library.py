@@ -20,7 +20,7 @@ from liesparse.devices import is_cpu
 
 KERNEL_NAMES = ("avx512", "avx2", "baseline", "neon", "torch")
 VARIABLE = "LIESPARSE_KERNEL"  # names another kernel, or torch, for a test
-INTERFACE = 1  # as in kernel.c
+INTERFACE = 2  # as in kernel.c
 GROUP = 4  # images that a thread takes at a time, as in fista.c
 SUFFIXES = {"Windows": "dll", "Darwin": "dylib"}
 FOLDER = Path(__file__).parent
@@ -38,7 +38,7 @@ class Plan(Structure):
     """The struct of the same name in grid.c."""
 
     _fields_ = (
-        *((name, c_int) for name in ("n_irreps", "n_layers", "n_first", "lowest", "n_last", "half", "zero")),
+        *((name, c_int) for name in ("n_axes", "n_irreps", "n_layers", "n_first", "lowest", "n_last", "half", "zero")),
         *((name, c_void_p) for name in ("place", "squares")),
         ("n_levels", c_int),
         ("levels", POINTER(Level)),

@@ -22,7 +22,7 @@ LEVELS = (30, 38, 46, 54, 62, 70, 78, 94, 110, 126, 142, 158, 190, 222, 254, 318
 
 
 class GridKernel:
-    """ln Z and R̄ on the 2-torus in float32 on the CPU, and the ascent on the codes, with the tables they need.
+    """ln Z and R̄ on a circle or the 2-torus in float32 on the CPU, the ascent on the codes, and the tables for them.
 
     ``sizes`` are the points per axis: of one plain grid, or of a coarse grid and its refinements. Then ``refinement``
     has the last fields of Plan: when a posterior needs how fine a grid; adaptive.py says the same in torch.
@@ -31,7 +31,8 @@ class GridKernel:
     def __init__(self, library: Library, frequencies: Frequencies, sizes: list[int], **refinement: float) -> None:
         self.library = library
         lane = library.lane
-        first, last = frequencies.unbind(1)
+        n_axes = frequencies.shape[1]
+        first, last = torch.nn.functional.pad(frequencies, (2 - n_axes, 0)).unbind(1)  # of a circle p is 0
         lowest, n_last = int(first.min()), int(last.abs().max()) + 1
         n_first = int(first.max()) - lowest + 1
         half = _pad(n_first * n_last + lane, lane)  # a vector written for the last p may reach behind it
@@ -40,12 +41,12 @@ class GridKernel:
         place = (layers * 4 * half + cells).int()
         zero = cells[(frequencies == 0).all(dim=1)]
         squares = torch.zeros(2, 2 * half)
-        squares[:, cells] = frequencies.T.float().square()
+        squares[:, cells] = torch.stack((first, last)).float().square()
         tables = [_tables(n, lowest + torch.arange(n_first), torch.arange(n_last), lane) for n in sizes]
         self._kept = [place, squares, *(table for level in tables for table in level)]  # the plan only points at them
         levels = (Level(n, *(table.data_ptr() for table in level)) for n, level in zip(sizes, tables, strict=True))
         self._plan = Plan(
-            *(len(frequencies), int(layers.max()) + 1, n_first, lowest, n_last, half),
+            *(n_axes, len(frequencies), int(layers.max()) + 1, n_first, lowest, n_last, half),
             int(zero[0]) if len(zero) else -1,
             *(place.data_ptr(), squares.data_ptr(), len(sizes)),
             (Level * len(sizes))(*levels),
