@@ -18,7 +18,7 @@ from liesparse.model import Parameters, compose
 from liesparse.posterior.ascent import Ascent, Codes, Modes, Natural, PerImage, PosesOfModes, find_modes
 from liesparse.posterior.kernels.library import Library, library_for
 from liesparse.posterior.kernels.sums import GridKernel, SamplingKernel
-from liesparse.posterior.separable import FrequencyBox, SeparableSum, sum_points
+from liesparse.posterior.separable import Folded, FrequencyBox, SeparableSum, sum_points
 from liesparse.torus import Frequencies
 
 N_CANDIDATES = 4  # places that are climbed for each mode that is asked for
@@ -212,18 +212,29 @@ class GridEngine(GridBased):
         return Moments(log_partition, rotation)
 
     def _sum(self, natural: Natural) -> Moments:
-        log_partition, rotation = sum_points(self._box.fold(natural), self._separable, self.log_cell)
+        log_partition, rotation = self._sum_folded(self._box.fold(natural))
         return Moments(log_partition, self._box.unfold(rotation))
+
+    def _sum_folded(self, folded: Folded) -> Moments:
+        return Moments(*sum_points(folded, self._separable, self.log_cell))
 
     def ascend(self, codes: Codes, ascent: Ascent) -> Codes:
         """Return the codes after all steps of FISTA; they carry no gradient [Chau20, app. D]."""
         if self._kernel is None:
-            return super().ascend(codes, ascent)
+            return self._climb(codes, ascent)
         found, failed = self._kernel.ascend(codes, ascent)
         if bool(failed.any()):
             again = ascent._replace(image_planes=ascent.image_planes[failed])
-            found[failed] = super().ascend(codes[failed], again)
+            found[failed] = self._climb(codes[failed], again)
         return found
+
+    def _climb(self, codes: Codes, ascent: Ascent) -> Codes:
+        """Let torch do all steps; planes that do not share their cells stay in them meanwhile."""
+        if self._box.layered:
+            return super().ascend(codes, ascent)
+        image_planes, dictionary_planes, prior = map(self._box.fold, (*ascent[:2], ascent.pose_prior[None]))
+        inside = ascent._replace(image_planes=image_planes, dictionary_planes=dictionary_planes, pose_prior=prior[0])
+        return inside.climb(codes, lambda folded: self._sum_folded(folded).rotation)
 
 
 def natural_parameters(

@@ -38,6 +38,7 @@ class FrequencyBox:
             cells = cells * size + column  # the last axis running fastest
         layers = torch.tril(cells[:, None] == cells, diagonal=-1).sum(dim=1)  # equal ones standing before
         n_layers = int(layers.max()) + 1
+        self.layered = n_layers > 1  # planes share cells
         # Where each cell finds its plane; an empty cell finds the zeros behind the last one.
         source = torch.full((n_layers * self.n_cells,), len(frequencies))
         source[layers * self.n_cells + cells] = torch.arange(len(frequencies))
@@ -112,8 +113,8 @@ class SeparableSum:
 class WindowSum:
     """The sums of :class:`SeparableSum` where each row has its own points.
 
-    ``tables`` are :meth:`FrequencyBox.turns` at many points, of which row b takes on axis j the ``side`` points from
-    ``first[j, b]`` on.
+    ``tables`` are :meth:`FrequencyBox.turns` at many points, conjugate but for the first axis; row b takes on axis j
+    the ``side`` points from ``first[j, b]`` on. Large tables are never conjugated here: that would copy them.
     """
 
     def __init__(self, tables: list[Complex[Tensor, "point _"]], first: Int[Tensor, "torus batch"], side: int) -> None:
@@ -129,7 +130,7 @@ class WindowSum:
         batch = len(natural)
         values = torch.view_as_complex(natural)
         for turn in reversed(self._turns):
-            values = torch.bmm(turn.conj(), values.view(batch, -1, turn.shape[2]).mT)
+            values = torch.bmm(turn, values.view(batch, -1, turn.shape[2]).mT)
         values = torch.view_as_real(values).view(batch, -1, self._first.shape[2])
         return torch.bmm(values, self._first.mT).flatten(1)
 
@@ -137,10 +138,10 @@ class WindowSum:
         """Return Σ_s weight(s) (cos ω·s, sin ω·s) over the points of each row."""
         batch, n_first, _ = self._first.shape
         sums = torch.bmm(weights.view(batch, -1, n_first), self._first)
-        values = torch.view_as_complex(sums.unflatten(2, (-1, 2)))
+        values = torch.view_as_complex(sums.view(batch, -1, sums.shape[2] // 2, 2)).conj_physical_()
         for turn in self._turns:
             values = torch.bmm(values.view(batch, turn.shape[1], -1).mT, turn)
-        return torch.view_as_real(values).view(batch, -1, 2)
+        return torch.view_as_real(values.conj_physical_()).view(batch, -1, 2)
 
 
 def normalize_(values: Points) -> tuple[Float[Tensor, "batch 1"], Float[Tensor, "batch 1"]]:
