@@ -67,7 +67,7 @@ def table1(
         recipes = {name: dict.fromkeys(names, load_recipe(name).with_values(changes)) for name in chosen}
     weights = {job: 1.0 if job.method in recipes else 0.1 for job in work.plan(names, recipes, seeds)}
     found: dict[Job, dict[str, Any]] = {}
-    with common.progress_bar("Table 1") as bar:
+    with common.ProgressBar("Table 1") as bar:
 
         def watch(job: Job, share: float, note: str) -> None:
             total, done = sum(weights.values()), sum(weights[other] for other in found) + share * weights[job]
@@ -140,7 +140,7 @@ def _learn_cells(title: str, names: list[str], seeds: range, recipe: Recipe | No
 
     cells: list[Cell] = []
     planned = work.plan(names, seeds)
-    with common.progress_bar(title) as bar:
+    with common.ProgressBar(title) as bar:
         for cell in work.run(planned, recipe):
             cells.append(cell)
             verdict = "control, " if cell.problem in CONTROLS else "solved, " if cell.solved else "not solved, "
@@ -223,7 +223,7 @@ def _draw_figures(orders: list[Order], n_images: int, data_dir: Path | None, out
 @contextmanager
 def _telling(name: str) -> Iterator[Tell]:
     """Show how far a model is, or say that it was found."""
-    with common.progress_bar(name) as bar:
+    with common.ProgressBar(name) as bar:
         yield lambda step: bar.show(step.note, step.share, 1, line=step.end_of_epoch)
     if not bar.note:
         console.print(f"{name}: found, not learned again")
