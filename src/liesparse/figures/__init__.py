@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import tempfile
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,6 +29,7 @@ SIGNED = "RdBu_r"  # columns of W: negative blue, positive red
 FRAME_SECONDS = 0.08  # of a movie
 FRAME_GREY = 223
 LEAST_SIZE = 96  # pixels of an image in a movie, on its longer side
+N_COLOURS = 200  # of a palette
 FEW_COLOURS = 600  # two colour maps and some: at 256 the eye sees no difference
 
 Array = NDArray[np.floating]
@@ -104,30 +105,54 @@ def draw_sheet(
     axes.tick_params(length=0)
 
 
+def written(write: Callable[..., object], *values: Any, **how: Any) -> bytes:
+    """Return what a function writes into a file."""
+    buffer = io.BytesIO()
+    write(buffer, *values, **how)
+    return buffer.getvalue()
+
+
 def to_png(figure: Figure, *, dpi: int = 150) -> bytes:
     """Render a figure."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=dpi)
-    return buffer.getvalue()
+    return written(figure.savefig, format="png", dpi=dpi)
 
 
 def to_small_png(figure: Figure) -> bytes:
     """Render a figure at its own resolution; one of few colours gets a palette, which halves the file or better."""
-    buffer = io.BytesIO()
     with Image.open(io.BytesIO(to_png(figure, dpi=int(figure.dpi)))) as image:
         plain = image.convert("RGB")
     if plain.getcolors(FEW_COLOURS):
         plain = plain.quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-    plain.save(buffer, format="png", optimize=True, dpi=(figure.dpi, figure.dpi))
-    return buffer.getvalue()
+    return written(plain.save, format="png", optimize=True, dpi=(figure.dpi, figure.dpi))
 
 
 def to_pdf(figure: Figure, *, dpi: int = 720) -> bytes:
     """Render a figure as PDF: text and bars are vectors, and equal figures give equal files."""
-    buffer = io.BytesIO()
     with mpl.rc_context({"pdf.fonttype": 42}):  # TrueType: text stays text, as publishers ask
-        figure.savefig(buffer, format="pdf", dpi=dpi, metadata={"CreationDate": None})
-    return buffer.getvalue()
+        return written(figure.savefig, format="pdf", dpi=dpi, metadata={"CreationDate": None})
+
+
+def to_picture(pixels: Array, *, signed: bool = False) -> Image.Image:
+    """Turn values up to 1 into a picture: ink on paper or signed colours in a palette, or colours; NaN is the frame."""
+    if pixels.ndim == 3:
+        return Image.fromarray(np.round(255 * paint(pixels, signed=signed)).astype(np.uint8))
+    share = np.clip((pixels + 1) / 2 if signed else pixels, 0, 1)
+    entries = np.where(np.isnan(pixels), N_COLOURS, np.round(np.nan_to_num(share) * (N_COLOURS - 1)))
+    picture = Image.fromarray(entries.astype(np.uint8))
+    colours = colormaps[SIGNED if signed else INK](np.linspace(0, 1, N_COLOURS))[:, :3]
+    picture.putpalette(np.round(255 * np.vstack((colours, to_rgb(FRAME)))).astype(int).flatten().tolist())
+    return picture
+
+
+def draw_pixels(pixels: Array, *, signed: bool = False) -> bytes:
+    """Return an image of values up to 1 as PNG: ink on paper, in signed colours, or in colours of its own."""
+    return written(to_picture(pixels, signed=signed).save, "PNG", optimize=True)
+
+
+def data_uri(content: bytes) -> str:
+    """Return a picture, PNG or GIF, as a data URI."""
+    kind = "gif" if content.startswith(b"GIF") else "png"
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
 
 
 def walk_frames(walks: Array, look: Look = "ink", *, gap: int = 4) -> NDArray[np.uint8]:
@@ -151,11 +176,9 @@ def movie_bytes(walks: Array, suffix: str, look: Look = "ink") -> bytes:
 
 def gif_bytes(pictures: Iterable[Image.Image]) -> bytes:
     """Return pictures as an endless GIF."""
-    buffer = io.BytesIO()
     first, *rest = pictures
-    milliseconds = round(1000 * FRAME_SECONDS)
-    first.save(buffer, "GIF", save_all=True, append_images=rest, duration=milliseconds, loop=0, optimize=False)
-    return buffer.getvalue()
+    how: dict[str, Any] = {"duration": round(1000 * FRAME_SECONDS), "loop": 0, "optimize": False}
+    return written(first.save, "GIF", save_all=True, append_images=rest, **how)
 
 
 def _mp4_bytes(frames: NDArray[np.uint8]) -> bytes:
@@ -223,13 +246,8 @@ def sheet_html(images: Array, n_columns: int) -> str:
     """Return templates side by side as an element of HTML."""
     look = look_of(images)
     shown = mosaic(to_contrast(images, look, images.ndim - 1), min(n_columns, len(images)))
-    colours = colormaps[SIGNED if look == "signed" else INK].with_extremes(bad=FRAME)
-    painted = paint(shown) if shown.ndim == 3 else colours((shown + 1) / 2 if look == "signed" else shown)
-    buffer = io.BytesIO()
-    Image.fromarray(np.round(255 * painted[..., :3]).astype(np.uint8)).save(buffer, "PNG")
-    source = base64.b64encode(buffer.getvalue()).decode()
     style = f"image-rendering: pixelated; width: {2 * shown.shape[1]}px; max-width: 100%"
-    return f'<img alt="templates" style="{style}" src="data:image/png;base64,{source}">'
+    return f'<img alt="templates" style="{style}" src="{data_uri(draw_pixels(shown, signed=look == "signed"))}">'
 
 
 def before_and_after(
