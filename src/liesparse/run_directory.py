@@ -69,38 +69,19 @@ def save_run(run: Run) -> None:
 
 def model_card(run: Run) -> str:
     """Return what a reader, or a hub of models, needs to know of a run, as Markdown with a YAML head."""
-    coder, data = run.coder, str(run.settings.get("data_summary") or run.settings.get("data") or "unknown data")
-    numbers = {name: run.metrics[key] for key, name in CARD_NUMBERS.items() if key in run.metrics}
-    rows = [f"| {name} | {value:.4g} |" for name, value in numbers.items()]
-    table = ["## Numbers", "", "| on held-out images | |", "|---|---|", *rows, ""] if rows else []
-    verdict = str(coder.verdict_) if coder.verdict_ is not None else "Nobody looked whether a motion was found."
-    size = f"{coder.n_components} templates, a torus of {count(coder.model_.torus_dim, 'axis', 'axes')}"
-    how = json.dumps({name: value for name, value in run.settings.items() if name != "data_summary"}, default=str)
-    lines = [
-        "---",
-        "library_name: liesparse",
-        "tags: [lie-group-sparse-coding, unsupervised, symmetry-discovery, image-alignment]",
-        "---",
-        "# Shapes and how they move, learned from images",
-        "",
-        f"{verdict}",
-        "",
-        f"- **Model**: Lie Group Sparse Coding, {size}, images of {' × '.join(map(str, coder.image_shape_))} pixels",
-        f"- **Data**: {data}",
-        f"- **How**: `{how}`",
-        "",
-        *table,
-        "## How to load it",
-        "",
-        "```python",
-        "from liesparse import LieSparseCoder",
-        "",
-        f'coder = LieSparseCoder.load("{MODEL}")',
-        "codes, poses = coder.infer(images)  # what is in each image, and where",
-        "sure = coder.confidence(images)  # which of these to trust",
-        "```",
-    ]
-    return "\n".join(lines) + "\n"
+    from jinja2 import Template  # only who writes a run waits for it
+
+    coder = run.coder
+    text = Path(__file__).with_name("model_card.md").read_text(encoding="utf-8")
+    return Template(text, trim_blocks=True, keep_trailing_newline=True).render(
+        verdict=coder.verdict_,
+        size=f"{coder.n_components} templates, a torus of {count(coder.model_.torus_dim, 'axis', 'axes')}",
+        shape=" × ".join(map(str, coder.image_shape_)),
+        data=run.settings.get("data_summary") or run.settings.get("data") or "unknown data",
+        how=json.dumps({name: value for name, value in run.settings.items() if name != "data_summary"}, default=str),
+        numbers={name: run.metrics[key] for key, name in CARD_NUMBERS.items() if key in run.metrics},
+        file=MODEL,
+    )
 
 
 def load_run(folder: Path) -> Run:
