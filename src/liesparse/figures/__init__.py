@@ -228,18 +228,23 @@ def growth_figure(rows: Sequence[dict[str, Any]]) -> Figure:
     return figure
 
 
-def sheet_figure(images: Array, n_columns: int, title: str) -> Figure:
-    """Show images side by side: ink on paper, or light as it is, or in signed colours."""
-    look, lines = look_of(images), "\n".join(textwrap.wrap(title, 110))  # so that it is not cut off
-    figure = new_figure(10, 0.5 + 0.2 * lines.count("\n") + 10 / n_columns * _height(images, n_columns))
-    shown = to_contrast(images, look, images.ndim - 1)
-    draw_sheet(figure.subplots(1, 1), shown, n_columns, lines, signed=look == "signed")
+def _sheets(parts: Sequence[tuple[Array, str]], n_columns: int, look: Look, width: float) -> Figure:
+    """Show images (n, height, width[, 3]) in rows below each title."""
+    heights = [
+        width / n_columns * -(-len(images) // n_columns) * images.shape[1] / images.shape[2] for images, _ in parts
+    ]
+    figure = new_figure(width, sum(heights) + sum(0.5 + 0.2 * title.count("\n") for _, title in parts))
+    panels = figure.subplots(len(parts), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for axes, (images, title) in zip(panels, parts, strict=True):
+        shown = to_contrast(images, look, images.ndim - 1)
+        draw_sheet(axes, shown, n_columns, title, signed=look == "signed")
     return figure
 
 
-def _height(images: Array, n_columns: int) -> float:
-    """Return the height of a sheet, in widths of an image."""
-    return -(-len(images) // n_columns) * images.shape[1] / images.shape[2]
+def sheet_figure(images: Array, n_columns: int, title: str) -> Figure:
+    """Show images side by side: ink on paper, or light as it is, or in signed colours."""
+    lines = "\n".join(textwrap.wrap(title, 110))  # so that it is not cut off
+    return _sheets([(images, lines)], n_columns, look_of(images), 10)
 
 
 def sheet_html(images: Array, n_columns: int) -> str:
@@ -254,21 +259,14 @@ def before_and_after(
     before: Sequence[NDArray[Any]], after: Sequence[NDArray[Any]], uncertain: NDArray[np.bool_], *, n_columns: int = 10
 ) -> Figure:
     """Show images above and what became of them below, those that the model is not sure of by themselves."""
-    look, parts = look_of(np.stack(before)), []
+    parts = []
     for doubted, most, words in ((False, 40, ""), (True, 20, "Uncertain, ")):
         chosen = np.flatnonzero(uncertain == doubted)[:most].tolist()
         for images, title in ((before, "as they came"), (after, "in the same pose, by the model")):
             if chosen:
-                parts.append(([images[place] for place in chosen], f"{words}{title}".capitalize()))
-    shape = before[0].shape[:2]
-    heights = [_height(np.zeros((len(images), *shape)), n_columns) for images, _ in parts]
-    figure = new_figure(8, 0.5 * len(parts) + 0.8 * sum(heights))
-    panels = figure.subplots(len(parts), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for axes, (images, title) in zip(panels, parts, strict=True):
-        stacked = np.stack([_shrink(image, shape) for image in images]).astype(np.float32)
-        shown = to_contrast(stacked, look, stacked.ndim - 1)
-        draw_sheet(axes, shown, n_columns, title, signed=look == "signed")
-    return figure
+                small = np.stack([_shrink(images[place], before[0].shape[:2]) for place in chosen])
+                parts.append((small.astype(np.float32), f"{words}{title}".capitalize()))
+    return _sheets(parts, n_columns, look_of(np.stack(before)), 8)
 
 
 def _shrink(image: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
@@ -281,11 +279,5 @@ def _shrink(image: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
 
 def walk_figure(walks: Array, titles: Sequence[str], look: Look = "ink") -> Figure:
     """Show walks (axis, image, step, height, width[, 3]) along torus axes as rows of images, one title for each."""
-    n_steps = walks.shape[2]
-    width = max(8, 0.55 * n_steps)
-    tall = width / n_steps * walks.shape[3] / walks.shape[4]
-    figure = new_figure(width, 0.4 + len(walks) * (0.35 + tall * walks.shape[1]))
-    shown, signed = to_contrast(walks, look, walks.ndim - 3), look == "signed"
-    for place, panel in enumerate(figure.subplots(len(walks), 1, squeeze=False)[:, 0]):
-        draw_sheet(panel, shown[place].reshape(-1, *walks.shape[3:]), n_steps, titles[place], signed=signed)
-    return figure
+    parts = [(walk.reshape(-1, *walk.shape[2:]), title) for walk, title in zip(walks, titles, strict=True)]
+    return _sheets(parts, walks.shape[2], look, max(8, 0.55 * walks.shape[2]))
