@@ -16,10 +16,10 @@ from liesparse._checks import check_matrix, reject
 from liesparse.devices import to_cpu
 from liesparse.estimators import LieSparseCoder, SparseCoder
 from liesparse.figures import look_of, to_contrast
-from liesparse.metrics import active_codes, snr, templates_alive
+from liesparse.metrics import snr, templates_alive
 from liesparse.model import reconstruct, undo_transform
+from liesparse.run_directory import measure_baseline, quality
 from liesparse.torus import wrap
-from liesparse.verdict import code_cost
 
 MOST_IMAGES = 1000  # from which the report is made
 MOST_WIDTHS = {1: 200, 2: 200}  # images whose posterior is measured; its grid grows with the dimension
@@ -27,18 +27,6 @@ MOST_FITTED = 300  # reconstructions to which known motions are fitted
 N_EXAMPLES = 3  # best ones, and as many worst ones
 N_MOVED = 4  # shapes that are shown moving
 MOST_LABELS = 40  # that a table can show
-
-
-class Numbers(NamedTuple):
-    """How good a model is on held-out images; NaN where a model has no such number."""
-
-    snr: float
-    active_codes: float
-    templates_alive: int
-    n_templates: int
-    log_likelihood: float
-    evidence: float  # ln P(I|α̂) less what the codes cost
-    posterior_width: float
 
 
 class LabelFit(NamedTuple):
@@ -92,9 +80,9 @@ class Findings:
         self.reconstructions = reconstruct(model, self.codes, self.poses)
         self.ratios = snr(images, self.reconstructions)  # of each image
         width = self.posterior[: MOST_WIDTHS.get(model.torus_dim, 20)].width
-        self.ours = _numbers(self.codes, self.ratios, scores, model.sparsity, float(width.mean()))
-        # Sparse coding with as many templates, and with as many free numbers.
-        self.plain = [_plain_numbers(one, to_cpu(images)) for one in (baseline, large_baseline) if one is not None]
+        self.ours: dict[str, float] = quality(self.codes, self.ratios, scores, model.sparsity)
+        self.ours |= {"templates_alive": templates_alive(self.codes), "posterior_width": float(width.mean())}
+        self.plain = [measure_baseline(one, images, "plain") for one in (baseline, large_baseline) if one is not None]
         known = coder.pose_ranges_
         self.ranges = (  # of each template and axis: the middle, and the ends of its poses about it
             symmetry.pose_ranges(self.codes, self.poses) if known is None else torch.from_numpy(known).to(images)
@@ -165,18 +153,6 @@ class Findings:
     def plane_energies(self) -> Float[Tensor, " irrep"]:
         """Return the share of the images' energy in each plane of W."""
         return self.model.to_planes(self.images).square().sum(dim=-1).mean(dim=0)
-
-
-def _numbers(codes: Tensor, ratios: Tensor, scores: Tensor, sparsity: float, width: float) -> Numbers:
-    counts = active_codes(codes), templates_alive(codes), codes.shape[1]
-    evidence = float((scores.to(codes) - code_cost(codes, sparsity)).mean())
-    return Numbers(float(ratios.mean()), *counts, float(scores.mean()), evidence, width)
-
-
-def _plain_numbers(baseline: SparseCoder, images: Tensor) -> Numbers:
-    codes = baseline.transform(images)
-    ratios = snr(images, codes @ torch.from_numpy(baseline.components_).to(codes))
-    return _numbers(codes, ratios, baseline.score_samples(images), baseline.sparsity, math.nan)
 
 
 def _nearest_neighbour_score(rows: Float[Tensor, "image pixel"], labels: Int[Tensor, " image"]) -> float:
