@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from liesparse.groups import Composition, KnownGroup, LearnedTorus, Rotations, T
 SIZE, FINER = 28, 8  # pixels of a drawn shape, and how much finer it is drawn before it is averaged
 PARTICLE_SIZE, PARTICLE_SHIFT, PARTICLE_NOISE = 40, 6.0, 2.0
 TURN = 2 * math.pi
+Part = tuple[str, tuple[int, ...], dict[str, Any]]  # of a drawing: what, where and how
 
 
 @dataclass(frozen=True)
@@ -47,37 +48,32 @@ class Problem:
     any_angle: bool = False  # then errors of angle and shift say more than correlations
 
 
-def _drawn(draw: Callable[[ImageDraw.ImageDraw], None]) -> Tensor:
+def _drawn(parts: Sequence[Part]) -> Tensor:
     """Draw a shape finely and average."""
     picture = Image.new("L", (FINER * SIZE, FINER * SIZE))
-    draw(ImageDraw.Draw(picture))
+    for kind, places, how in parts:
+        getattr(ImageDraw.Draw(picture), kind)([FINER * place for place in places], **how)
     return torch.from_numpy(np.asarray(picture.resize((SIZE, SIZE), Image.Resampling.BOX), dtype=np.float32) / 255)
 
 
 def drawn_shapes() -> Tensor:
     """Draw five shapes without symmetry: an L, an arrow, an F, a triangle, and an open ring with a dot."""
     stroke: dict[str, Any] = {"fill": 255, "width": 2 * FINER + FINER // 2}
-    shapes: tuple[list[tuple[str, tuple[int, ...], dict[str, Any]]], ...] = (
+    shapes: tuple[list[Part], ...] = (
         [("line", (8, 6, 8, 22, 19, 22), stroke)],
         [("line", (14, 5, 14, 23), stroke), ("line", (8, 11, 14, 5, 20, 11), stroke)],
         [("line", (8, 6, 20, 6), stroke), ("line", (9, 6, 9, 23), stroke), ("line", (9, 14, 17, 14), stroke)],
         [("polygon", (9, 4, 20, 23, 9, 23), {"fill": 255})],
         [("arc", (6, 6, 22, 22), stroke | {"start": 0, "end": 250}), ("ellipse", (12, 12, 17, 17), {"fill": 255})],
     )
-
-    def draw(parts: list[tuple[str, tuple[int, ...], dict[str, Any]]], pen: ImageDraw.ImageDraw) -> None:
-        for kind, places, how in parts:
-            getattr(pen, kind)([FINER * place for place in places], **how)
-
-    return torch.stack([_drawn(partial(draw, parts)) for parts in shapes])
+    return torch.stack([_drawn(parts) for parts in shapes])
 
 
 def letters(alphabet: str = "ABCDEFGHIJKLMNOPQRSTUVWXYZ", height: int = 20) -> Tensor:
     """Draw letters in the font that matplotlib ships."""
     path = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"
-    how: dict[str, Any] = {"font": ImageFont.truetype(str(path), height * FINER), "fill": 255, "anchor": "mm"}
-    middle = (FINER * SIZE / 2, FINER * SIZE / 2)
-    return torch.stack([_drawn(lambda pen, letter=letter: pen.text(middle, letter, **how)) for letter in alphabet])
+    how = {"font": ImageFont.truetype(str(path), height * FINER), "fill": 255, "anchor": "mm"}
+    return torch.stack([_drawn([("text", (SIZE // 2, SIZE // 2), how | {"text": letter})]) for letter in alphabet])
 
 
 def turned(n_images: int, generator: Generator, sources: Tensor | None = None) -> TransformedImages:
