@@ -15,7 +15,7 @@ from liesparse.estimators import LieSparseCoder, SparseCoder
 from liesparse.files import write_atomically, write_json
 from liesparse.inference import infer_codes
 from liesparse.metrics import active_codes, evaluate, examine, snr
-from liesparse.model import Images, reconstruct
+from liesparse.model import Codes, Images, Numbers, reconstruct
 from liesparse.posterior import CompositeEngine, pose_natural
 from liesparse.recipes import EvaluationSettings
 from liesparse.training import N_MONITORED
@@ -69,38 +69,19 @@ def save_run(run: Run) -> None:
 
 def model_card(run: Run) -> str:
     """Return what a reader, or a hub of models, needs to know of a run, as Markdown with a YAML head."""
-    coder, data = run.coder, str(run.settings.get("data_summary") or run.settings.get("data") or "unknown data")
-    numbers = {name: run.metrics[key] for key, name in CARD_NUMBERS.items() if key in run.metrics}
-    rows = [f"| {name} | {value:.4g} |" for name, value in numbers.items()]
-    table = ["## Numbers", "", "| on held-out images | |", "|---|---|", *rows, ""] if rows else []
-    verdict = str(coder.verdict_) if coder.verdict_ is not None else "Nobody looked whether a motion was found."
-    size = f"{coder.n_components} templates, a torus of {count(coder.model_.torus_dim, 'axis', 'axes')}"
-    how = json.dumps({name: value for name, value in run.settings.items() if name != "data_summary"}, default=str)
-    lines = [
-        "---",
-        "library_name: liesparse",
-        "tags: [lie-group-sparse-coding, unsupervised, symmetry-discovery, image-alignment]",
-        "---",
-        "# Shapes and how they move, learned from images",
-        "",
-        f"{verdict}",
-        "",
-        f"- **Model**: Lie Group Sparse Coding, {size}, images of {' × '.join(map(str, coder.image_shape_))} pixels",
-        f"- **Data**: {data}",
-        f"- **How**: `{how}`",
-        "",
-        *table,
-        "## How to load it",
-        "",
-        "```python",
-        "from liesparse import LieSparseCoder",
-        "",
-        f'coder = LieSparseCoder.load("{MODEL}")',
-        "codes, poses = coder.infer(images)  # what is in each image, and where",
-        "sure = coder.confidence(images)  # which of these to trust",
-        "```",
-    ]
-    return "\n".join(lines) + "\n"
+    from jinja2 import Template  # only who writes a run waits for it
+
+    coder = run.coder
+    text = Path(__file__).with_name("model_card.md").read_text(encoding="utf-8")
+    return Template(text, trim_blocks=True, keep_trailing_newline=True).render(
+        verdict=coder.verdict_,
+        size=f"{coder.n_components} templates, a torus of {count(coder.model_.torus_dim, 'axis', 'axes')}",
+        shape=" × ".join(map(str, coder.image_shape_)),
+        data=run.settings.get("data_summary") or run.settings.get("data") or "unknown data",
+        how=json.dumps({name: value for name, value in run.settings.items() if name != "data_summary"}, default=str),
+        numbers={name: run.metrics[key] for key, name in CARD_NUMBERS.items() if key in run.metrics},
+        file=MODEL,
+    )
 
 
 def load_run(folder: Path) -> Run:
@@ -148,16 +129,16 @@ def measure(
     engine, few = evaluation.make_engine(model), images[:N_MONITORED]
     found = evaluate(model, images, engine, refine=evaluation.refine)
     codes, poses = (part.to(model.device) for part in coder.infer(images))
-    scores, drawn = to_cpu(coder.score_samples(images)), reconstruct(model, codes, poses)
+    exact = quality(codes, snr(images, reconstruct(model, codes, poses)), coder.score_samples(images), model.sparsity)
     health = examine(model, few, engine)
     metrics: dict[str, Any] = {
         "n_test_images": len(images),
         "lsc_snr": found.snr,
         "lsc_active_codes": found.active_codes,
-        "lsc_snr_exact_map": float(snr(images, drawn).mean()),
-        "lsc_active_codes_exact_map": active_codes(to_cpu(codes)),
-        "lsc_evidence": float((scores - to_cpu(code_cost(codes, model.sparsity))).mean()),
-        "lsc_log_likelihood": float(scores.mean()),
+        "lsc_snr_exact_map": exact["snr"],
+        "lsc_active_codes_exact_map": exact["active_codes"],
+        "lsc_evidence": exact["evidence"],
+        "lsc_log_likelihood": exact["log_likelihood"],
         "templates_alive": found.templates_alive,
         "posterior_width": health.posterior_width,
         "multimodal_share": health.multimodal_share,
@@ -178,11 +159,16 @@ def measure(
 def measure_baseline(baseline: SparseCoder, images: Images, name: str = "sparse_coding") -> dict[str, Any]:
     """Return the held-out quality of plain sparse coding."""
     images = to_cpu(images)
-    codes, scores = baseline.transform(images), baseline.score_samples(images)
+    ratios, scores = snr(images, baseline.reconstruct(images)), baseline.score_samples(images)
+    found = quality(baseline.transform(images), ratios, scores, baseline.sparsity)
+    return {f"{name}_components": len(baseline.components_)} | {f"{name}_{key}": found[key] for key in found}
+
+
+def quality(codes: Codes, ratios: Numbers, scores: Numbers, sparsity: float) -> dict[str, float]:
+    """Return the means over images of the SNR, active codes, the evidence and ln P(I|α̂), from those of each."""
     return {
-        f"{name}_components": len(baseline.components_),
-        f"{name}_snr": float(snr(images, baseline.reconstruct(images)).mean()),
-        f"{name}_active_codes": active_codes(codes),
-        f"{name}_evidence": float((scores - code_cost(codes, baseline.sparsity)).mean()),
-        f"{name}_log_likelihood": float(scores.mean()),
+        "snr": float(ratios.mean()),
+        "active_codes": active_codes(codes),
+        "evidence": float((scores.to(codes) - code_cost(codes, sparsity)).mean()),  # less what the codes cost
+        "log_likelihood": float(scores.mean()),
     }

@@ -14,7 +14,7 @@ from liesparse.metrics import torus_match
 from liesparse.pairs import WON, choose_shapes, find_neighbours, find_swaps, learn_motion, sort_images
 from liesparse.posterior import AdaptiveEngine
 from liesparse.recipes import load_recipe
-from liesparse.reproduce.battery import shifted_signals
+from liesparse.reproduce.problems import shifted_signals
 from liesparse.settings import ModelSettings
 from liesparse.start import Start, choose_start, make_start
 

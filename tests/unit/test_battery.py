@@ -9,28 +9,20 @@ from liesparse.data import embedded_digits, translations
 from liesparse.initialization import known_translation, random_start, start_from_data
 from liesparse.recipes import load_recipe
 from liesparse.reproduce import battery
-from liesparse.reproduce.battery import (
-    EVERY,
-    KNOWN,
-    PROBLEMS,
-    Cell,
-    compare_with_truth,
-    drawn_shapes,
-    letters,
-    run_cell,
-    table,
-)
+from liesparse.reproduce.battery import Cell, compare_with_truth, groups_table, plan, run_cell, table
+from liesparse.reproduce.problems import EVERY, GROUPS, KNOWN, PROBLEMS, drawn_shapes, letters
 
 
-@pytest.mark.parametrize("name", [*PROBLEMS, *KNOWN])
+@pytest.mark.parametrize("name", [*PROBLEMS, *KNOWN, *GROUPS])
 def test_every_problem_has_unit_images_with_labels_and_factors(name):
     problem = EVERY[name]
-    made = problem.make(60, torch.Generator().manual_seed(0))
+    made = problem.make(60, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(made.images.norm(dim=1), torch.ones(60))
     assert set(made.labels.tolist()) == set(range(problem.n_shapes))
     assert made.factors.shape == (60, len(made.factor_names))
-    assert len(made.factor_names) == problem.torus_dim
-    assert made.images.equal(problem.make(60, torch.Generator().manual_seed(0)).images)
+    n_axes = problem.torus_dim if problem.group is None else len(problem.group.coordinates)
+    assert len(made.factor_names) == n_axes
+    assert made.images.equal(problem.make(60, generator=torch.Generator().manual_seed(0)).images)
 
 
 def test_drawn_shapes_and_letters_are_all_different():
@@ -42,7 +34,7 @@ def test_drawn_shapes_and_letters_are_all_different():
 
 def test_the_true_model_is_solved_and_a_start_is_not():
     problem, recipe = PROBLEMS["translation-wrapped"], load_recipe("best")
-    test = problem.make(600, torch.Generator().manual_seed(1))
+    test = problem.make(600, generator=torch.Generator().manual_seed(1))
     truth = known_translation(embedded_digits())
     found = compare_with_truth(truth, test, recipe, problem)
     assert found["solved"]
@@ -75,3 +67,20 @@ def test_a_cell_is_learned_and_counted_in_the_table(monkeypatch):
     assert len(head) == 3
     assert lines[0][:2] == ["signals", "1 of 2 (2.0)"]
     assert lines[1][1] == "1 of 2"
+
+
+def test_groups_are_compared_by_angles_shifts_and_the_worst_seed():
+    assert plan(["translation", "noise", "any-angle"], [4]) == [
+        ("translation", False, 4),
+        ("translation", True, 4),
+        ("noise", False, 4),
+        ("any-angle", False, 4),
+    ]
+    first = Cell("any-angle", 5, 0, True, 40.0, (1.0,), 1.0, 0.99, 0, 4, 1.0, True, 0.97, (0.5,), 5.0, 0.98, 1.5, 0.2)
+    other = first._replace(seed=1, snr=30.0, angle_error=2.5, seconds=7.4)
+    shifted = first._replace(problem="known-500", R=(0.99, 0.98), angle_error=None, shift_error=None)
+    _, lines = groups_table([shifted, other, first])
+    assert lines == [
+        ["any-angle", "2", "purity 0.98, angle 3°", "30.0", "", "0.990", "0.980", "2.50", "0.20", "7"],
+        ["known-500", "1", "all ten, SNR 30", "40.0", "0.980", "0.990", "0.980", "", "", "1"],
+    ]

@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 from liesparse import LieSparseCoder, SparseCoder, embedded_digits, translations
+from liesparse.figures import draw_pixels
 from liesparse.initialization import known_translation
 from liesparse.model import reconstruct
 from liesparse.report import page, write_report
@@ -287,7 +288,7 @@ def test_photos_are_no_negatives(coder):
     photos = torch.rand(5, 196, generator=torch.Generator().manual_seed(0)) + 0.3
     found = Findings(coder, photos, image_shape=(14, 14))
     assert found.look == "light"
-    drawn = Image.open(io.BytesIO(page.draw_pixels(found.shown(found.images[0])))).convert("L")
+    drawn = Image.open(io.BytesIO(draw_pixels(found.shown(found.images[0])))).convert("L")
     bright = int(found.images[0].argmax())
     assert drawn.getpixel((bright % 14, bright // 14)) == 255
 
@@ -306,9 +307,9 @@ def test_numbers(value, text):
 
 
 def test_pixels_keep_their_colours():
-    drawn = Image.open(io.BytesIO(page.draw_pixels(np.array([[0.0, 1.0, np.nan]])))).convert("RGB")
+    drawn = Image.open(io.BytesIO(draw_pixels(np.array([[0.0, 1.0, np.nan]])))).convert("RGB")
     assert [drawn.getpixel((x, 0)) for x in range(3)] == [(255, 255, 255), (0, 0, 0), (0xDF, 0xE3, 0xE8)]
-    drawn = Image.open(io.BytesIO(page.draw_pixels(np.array([[-1.0, 1.0]]), signed=True))).convert("RGB")
+    drawn = Image.open(io.BytesIO(draw_pixels(np.array([[-1.0, 1.0]]), signed=True))).convert("RGB")
     (left, _, right), (red, _, blue) = drawn.getpixel((0, 0)), drawn.getpixel((1, 0))
     assert right > left
     assert red > blue

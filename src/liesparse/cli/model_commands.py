@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from liesparse.cli.common import DataDir, JsonOption, console, count, fail, import_quickly, progress_bar, write_numbers
+from liesparse.cli.common import DataDir, JsonOption, ProgressBar, console, count, fail, import_quickly, write_numbers
 from liesparse.cli.train import print_metrics, print_verdict
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def _open_images(run: Path, images: str, data_dir: Path | None) -> tuple[LieSpar
 def _chunks(rows: ImagesInOrder) -> Iterator[Tensor]:
     """Say what the images are, yield them some at a time, and show how many are done."""
     console.print(rows.summary())
-    with progress_bar("images") as bar:
+    with ProgressBar("images") as bar:
         for place, chunk in enumerate(rows.images.split(CHUNK)):
             yield chunk
             done = place * CHUNK + len(chunk)

@@ -15,12 +15,17 @@ from liesparse.cli import common
 from liesparse.cli.common import DataDir, EpochsOption, JsonOption, SetOption, check_writable, console, explained
 
 if TYPE_CHECKING:
+    from liesparse.recipes import Recipe
+    from liesparse.reproduce.battery import Cell
     from liesparse.reproduce.table1 import Job, Order, Tell
 
 app = Typer(no_args_is_help=True, help="Make the paper's results again.")
 RecipeChoice = StrEnum("RecipeChoice", ["best", "paper", "both"])
 CELL = "{}, {}, seed {}"  # how a cell of the table is called
 FIGURE_ROWS = ("translation", "rotation-scaling", "mnist-10")
+SeedsOption = Annotated[int, Option(min=1, help="How many seeds: 0, 1, 2, ...")]
+FirstSeed = Annotated[int, Option(min=0, help="The first of them.")]
+ProblemsOption = Annotated[str, Option(help="Problems, separated by commas, or all.")]
 
 
 def _choose_rows(rows: str | None, known: list[str]) -> list[str]:
@@ -38,7 +43,7 @@ def table1(
         str, Option(help="Rows, separated by commas: translation, rotation-scaling, mnist-10, mnist-100, or all.")
     ] = "all",
     recipe: Annotated[RecipeChoice, Option(help="Ours, the paper's, or both.")] = RecipeChoice.best,
-    seeds: Annotated[int, Option(min=1, help="How many seeds: 0, 1, 2, ...")] = 1,
+    seeds: SeedsOption = 1,
     epochs: EpochsOption = None,
     values: SetOption = None,
     data_dir: DataDir = None,
@@ -62,7 +67,7 @@ def table1(
         recipes = {name: dict.fromkeys(names, load_recipe(name).with_values(changes)) for name in chosen}
     weights = {job: 1.0 if job.method in recipes else 0.1 for job in work.plan(names, recipes, seeds)}
     found: dict[Job, dict[str, Any]] = {}
-    with common.progress_bar("Table 1") as bar:
+    with common.ProgressBar("Table 1") as bar:
 
         def watch(job: Job, share: float, note: str) -> None:
             total, done = sum(weights.values()), sum(weights[other] for other in found) + share * weights[job]
@@ -86,9 +91,9 @@ def table1(
 
 @app.command()
 def battery(
-    problems: Annotated[str, Option(help="Problems, separated by commas, or all.")] = "all",
-    seeds: Annotated[int, Option(min=1, help="How many seeds: 0, 1, 2, ...")] = 5,
-    first_seed: Annotated[int, Option(min=0, help="The first of them.")] = 0,
+    problems: ProblemsOption = "all",
+    seeds: SeedsOption = 5,
+    first_seed: FirstSeed = 0,
     values: SetOption = None,
     json: JsonOption = None,
 ) -> None:
@@ -99,58 +104,52 @@ def battery(
     the motion is given and 500 images must do. After each cell the JSON file is written, so Ctrl-C loses
     at most the cells that were being learned.
     """
-    import os
-
     from liesparse.recipes import load_recipe, parse_values
     from liesparse.reproduce import battery as work
+    from liesparse.reproduce.problems import CONTROLS, KNOWN, PROBLEMS
 
-    usual = [*work.PROBLEMS, *work.CONTROLS]
-    names = usual if problems == "all" else _choose_rows(problems, [*usual, *work.KNOWN])
+    usual = [*PROBLEMS, *CONTROLS]
+    names = usual if problems == "all" else _choose_rows(problems, [*usual, *KNOWN])
     with explained(code=2):
         recipe = load_recipe("best").with_values(parse_values(values or []))
-    total = seeds * sum(1 if name in work.CONTROLS else 2 for name in names)
-    cells: list[work.Cell] = []
-    with common.progress_bar("battery") as bar:
-        orders = work.run_battery(names, list(range(first_seed, first_seed + seeds)), recipe, os.cpu_count() or 1)
-        for cell in orders:
-            cells.append(cell)
-            verdict = "control" if cell.problem in work.CONTROLS else "solved" if cell.solved else "not solved"
-            what = f"{cell.problem}, {cell.n_components} templates, seed {cell.seed}: {verdict}, SNR {cell.snr:.1f}"
-            bar.show(what, len(cells), total, line=True)
-            if str(json) != "-":
-                common.write_numbers([one._asdict() for one in cells], json)
-    common.print_table("Solved cells", *work.table(cells, [name for name in names if name not in work.CONTROLS]))
+    cells = _learn_cells("battery", names, range(first_seed, first_seed + seeds), recipe, json)
+    common.print_table("Solved cells", *work.table(cells, [name for name in names if name not in CONTROLS]))
     common.print_table("The verdict, which is not told the truth", *work.verdict_table(cells))
-    if str(json) == "-":
-        common.write_numbers([one._asdict() for one in cells], json)
 
 
 @app.command("groups")
 def compose_groups(
-    problems: Annotated[str, Option(help="Problems, separated by commas, or all.")] = "all",
-    seeds: Annotated[int, Option(min=1, help="How many seeds: 0, 1, 2, ...")] = 3,
-    first_seed: Annotated[int, Option(min=0, help="The first of them.")] = 0,
-    json: JsonOption = None,
+    problems: ProblemsOption = "all", seeds: SeedsOption = 3, first_seed: FirstSeed = 0, json: JsonOption = None
 ) -> None:
     """Learn pictures that are shifted and turned, with both groups known, one of them, or none.
 
     Of several seeds the table has the worst. After each problem the JSON file is written.
     """
-    import os
+    from liesparse.reproduce import battery as work
+    from liesparse.reproduce.problems import GROUPS
 
-    from liesparse.reproduce import groups as work
+    names = _choose_rows(problems, list(GROUPS))
+    cells = _learn_cells("groups", names, range(first_seed, first_seed + seeds), None, json)
+    common.print_table("Groups, the worst of all seeds", *work.groups_table(cells))
 
-    names = list(work.PROBLEMS) if problems == "all" else _choose_rows(problems, list(work.PROBLEMS))
-    cells: list[work.Cell] = []
-    with common.progress_bar("groups") as bar:
-        for cell in work.run(names, list(range(first_seed, first_seed + seeds)), os.cpu_count() or 1):
+
+def _learn_cells(title: str, names: list[str], seeds: range, recipe: Recipe | None, json: Path | None) -> list[Cell]:
+    """Show each cell as it is done and write all there are to the file, or in the end to the screen."""
+    from liesparse.reproduce import battery as work
+    from liesparse.reproduce.problems import CONTROLS, GROUPS
+
+    cells: list[Cell] = []
+    planned = work.plan(names, seeds)
+    with common.ProgressBar(title) as bar:
+        for cell in work.run(planned, recipe):
             cells.append(cell)
-            bar.show(f"{cell.problem}, seed {cell.seed}: SNR {cell.snr:.1f}", len(cells), seeds * len(names), line=True)
-            if str(json) != "-":
+            verdict = "control, " if cell.problem in CONTROLS else "solved, " if cell.solved else "not solved, "
+            found = f"{'' if cell.problem in GROUPS else verdict}SNR {cell.snr:.1f}"
+            what = f"{cell.problem}, {cell.n_components} templates, seed {cell.seed}: {found}"
+            bar.show(what, len(cells), len(planned), line=True)
+            if str(json) != "-" or len(cells) == len(planned):
                 common.write_numbers([one._asdict() for one in cells], json)
-    common.print_table("Groups, the worst of all seeds", *work.table(cells))
-    if str(json) == "-":
-        common.write_numbers([one._asdict() for one in cells], json)
+    return cells
 
 
 @app.command()
@@ -224,7 +223,7 @@ def _draw_figures(orders: list[Order], n_images: int, data_dir: Path | None, out
 @contextmanager
 def _telling(name: str) -> Iterator[Tell]:
     """Show how far a model is, or say that it was found."""
-    with common.progress_bar(name) as bar:
+    with common.ProgressBar(name) as bar:
         yield lambda step: bar.show(step.note, step.share, 1, line=step.end_of_epoch)
     if not bar.note:
         console.print(f"{name}: found, not learned again")

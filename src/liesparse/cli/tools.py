@@ -82,7 +82,7 @@ def suggest(
             raise ValueError(f"--torus-dims: expected numbers such as 1,2, got {torus_dims}.") from None
     loaded = load_data(data, data_dir=data_dir)
     console.print(loaded.summary())
-    with common.progress_bar("trials") as bar:
+    with common.ProgressBar("trials") as bar:
         done: list[int] = []
 
         def tell(trial: Any) -> None:
@@ -158,7 +158,7 @@ def bench(
     from liesparse import figures, files
     from liesparse.reproduce.bench import run_bench
 
-    with common.progress_bar("measuring") as bar:
+    with common.ProgressBar("measuring") as bar:
         result = run_bench(report=bar.show)
     _print_bench(result)
     common.write_numbers(result, json)

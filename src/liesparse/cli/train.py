@@ -128,7 +128,7 @@ def _learn(coder: LieSparseCoder, loaded: LoadedData, group: Group) -> None:
     n_epochs = recipe.learning.resolve(coder.n_components, n_images).n_epochs
     columns = ("epoch", "SNR", "active", "alive", "objective", "width", "multimodal", "images/s", "left")
     console.print("{:>7} {:>8} {:>7} {:>6} {:>10} {:>7} {:>11} {:>9} {:>7}".format(*columns))
-    with common.progress_bar("learning") as bar:
+    with common.ProgressBar("learning") as bar:
         if recipe.start == "pairs" and coder.group == "learned":
             bar.show(common.FIRST_THE_MOTION, line=True)
 
@@ -211,7 +211,7 @@ def demo(
     common.check_writable(out)
     console.print(f"Making {images:,} images of ten digits shifted by up to 7 pixels; nobody tells the model so.")
     how = {"data": f"translation:n={images},seed={seed}", "recipe": "best", "seed": seed, "epochs": epochs}
-    with common.progress_bar("learning") as bar:
+    with common.ProgressBar("learning") as bar:
         bar.show(common.FIRST_THE_MOTION, line=True)
 
         def watch(progress: Progress, history: list[dict[str, Any]]) -> None:

@@ -195,6 +195,14 @@ class Coder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ImageEstimator): 
         images = self._known_images(X)
         return images.restore(self._codes(images))
 
+    def reconstruct(self, X: Any) -> Any:
+        """Return what the model makes of each image: T(ŝ)Φα̂, or Φα̂ without a pose."""
+        images = self._known_images(X)
+        return images.restore_images(images.norms * self._draw(images))
+
+    def _draw(self, images: ImageBatch) -> Tensor:
+        raise NotImplementedError
+
     def _as_images(self, rows: Tensor, *, like: Any) -> Any:
         """Return rows as images of the shape that was learned from, as a tensor if that is what came."""
         return ImageBatch(rows, rows[:, :1], self.image_shape_, isinstance(like, Tensor)).restore_images(rows)

@@ -96,10 +96,8 @@ class SparseCoder(Coder):
         check_is_fitted(self)
         return self._as_images(self._tensor(codes) @ self._dictionary().T, like=codes)
 
-    def reconstruct(self, X: Any) -> Any:
-        """Return Φα̂, what the model makes of each image."""
-        images = self._known_images(X)
-        return images.restore_images(images.norms * (self._codes(images) @ self._dictionary().T))
+    def _draw(self, images: ImageBatch) -> Tensor:
+        return self._codes(images) @ self._dictionary().T
 
     def _row_log_likelihood(self, rows: Tensor, codes: Tensor) -> Tensor:
         return baselines.log_likelihood(self._dictionary(), rows, codes, noise_std=self.noise_std)

@@ -243,12 +243,12 @@ class LieSparseCoder(PosedCoder):
             own = Basis(self.model_.group_basis, self.model_.frequencies)
             bases = [own] if self.model_.outer is None else [Basis(*self.model_.outer), own]
             if len(names) == len(bases):
-                parts = [self._part(*each) for each in zip(names, bases, strict=True)]
+                parts = [
+                    Fixed(*basis) if name == Fixed.name else find_group(name, self.image_shape_, basis[1].shape[1])
+                    for name, basis in zip(names, bases, strict=True)
+                ]
                 return compose(*parts) if len(parts) > 1 else parts[0]
         return find_group(self.group, self.image_shape_, self.torus_dim)
-
-    def _part(self, name: str, basis: Basis) -> Group:
-        return Fixed(*basis) if name == Fixed.name else find_group(name, self.image_shape_, basis.frequencies.shape[1])
 
     def coordinate_names(self) -> list[str] | None:
         """Return the names of the pose's coordinates, where a part of the group is known."""

@@ -19,7 +19,7 @@ from liesparse.estimators.base import Array, Coder, ImageBatch
 from liesparse.inference import infer_codes, map_poses
 from liesparse.metrics import refine_codes
 from liesparse.model import Parameters, apply_transform, draw_codes, generate, reconstruct, undo_transform
-from liesparse.posterior import AnyEngine, AnyPosterior, TorusPosterior, engine_of, log_likelihood, pose_posterior
+from liesparse.posterior import AnyPosterior, TorusPosterior, engine_of, log_likelihood, pose_posterior
 from liesparse.recipes import Recipe, load_recipe
 from liesparse.symmetry import pose_ranges
 from liesparse.torus import wrap
@@ -77,13 +77,7 @@ class PosedCoder(Coder):
     def pose_posterior(self, X: Any) -> AnyPosterior:
         """Return P(s | I, α̂), with modes, widths, densities and samples."""
         images = self._known_images(X)
-        return self._pose_posterior(images, self._codes(images))
-
-    def reconstruct(self, X: Any) -> Any:
-        """Return T(ŝ)Φα̂, what the model makes of each image."""
-        images = self._known_images(X)
-        codes, poses = self._infer(images)
-        return images.restore_images(images.norms * reconstruct(self.model_, codes, poses))
+        return pose_posterior(self.model_, images.rows, self._codes(images))
 
     def canonicalize(self, X: Any, *, keep_rest: bool = False, poses: Any = None) -> Any:
         """Bring each image to s = 0, from its most probable pose unless ``poses`` are given.
@@ -107,13 +101,10 @@ class PosedCoder(Coder):
         ours = self._infer(images)[1]
         if len(theirs) not in (1, len(ours)):
             raise ValueError(f"source has {len(theirs)} images and target {len(ours)}: give one source, or as many.")
-        if self.model_.outer is None:
-            return self._moved(images, theirs - ours, keep_rest)
-        theirs = theirs.expand_as(ours)
-        there = apply_transform(self.model_, undo_transform(self.model_, images.rows, ours), theirs)
+        canonical = undo_transform(self.model_, images.rows, ours)
+        there = apply_transform(self.model_, canonical, theirs.expand_as(ours))
         if keep_rest:
-            rest = images.rows - apply_transform(self.model_, undo_transform(self.model_, images.rows, ours), ours)
-            there = there + rest
+            there = there + images.rows - apply_transform(self.model_, canonical, ours)
         return images.restore_images(images.norms * there)
 
     def interpolate(self, a: Any, b: Any, steps: int = 9) -> Any:
@@ -188,17 +179,14 @@ class PosedCoder(Coder):
         """Return what ``infer``, ``pose_posterior``, ``score_samples`` and ``confidence`` do, by codes found once."""
         images, model = self._known_images(X), self.model_
         codes, poses = self._infer(images)
-        scores, posterior = self._log_likelihood(images, codes), self._pose_posterior(images, codes)
+        scores, posterior = self._log_likelihood(images, codes), pose_posterior(model, images.rows, codes)
         known = getattr(self, "pose_ranges_", None)
         middles = torch.zeros(model.n_components, model.torus_dim) if known is None else self._tensor(known)[..., 0]
-        rated = rate_confidence(model, images.rows, codes, poses, scores, middles.to(poses), self._engine())
+        rated = rate_confidence(model, images.rows, codes, poses, scores, middles.to(poses), engine_of(model))
         blank = images.norms[:, 0] == 0  # of which nothing is known
         rated = rated._replace(confidence=rated.confidence * ~blank, uncertain=rated.uncertain | blank)
         found, confidence = map(images.restore, (codes, poses)), Confidence(*map(images.restore, rated))
         return Description(Inference(*found), posterior, images.restore(scores), confidence)
-
-    def _pose_posterior(self, images: ImageBatch, codes: Tensor) -> AnyPosterior:
-        return pose_posterior(self.model_, images.rows, codes)
 
     def _moved(self, images: ImageBatch, poses: Tensor, keep_rest: bool, *, undo: bool = False) -> Any:
         poses = poses.expand(len(images.rows), -1)
@@ -207,14 +195,14 @@ class PosedCoder(Coder):
             moved = moved + images.rows - apply_transform(self.model_, images.rows, torch.zeros_like(poses))
         return images.restore_images(images.norms * moved)
 
-    def _row_log_likelihood(self, rows: Tensor, codes: Tensor) -> Tensor:
-        return log_likelihood(self.model_, rows, codes, self._engine())
+    def _draw(self, images: ImageBatch) -> Tensor:
+        return reconstruct(self.model_, *self._infer(images))  # T(ŝ)Φα̂
 
-    def _engine(self) -> AnyEngine:
-        return engine_of(self.model_)
+    def _row_log_likelihood(self, rows: Tensor, codes: Tensor) -> Tensor:
+        return log_likelihood(self.model_, rows, codes, engine_of(self.model_))
 
     def _codes(self, images: ImageBatch) -> Tensor:
-        engine, learning = self._engine(), self.effective_recipe().learning
+        engine, learning = engine_of(self.model_), self.effective_recipe().learning
 
         def find(rows: Tensor) -> Tensor:
             steps, start = learning.n_code_steps, learning.code_start
@@ -224,6 +212,6 @@ class PosedCoder(Coder):
         return self._by_chunks(find, images.rows) * images.seen
 
     def _infer(self, images: ImageBatch) -> tuple[Tensor, Tensor]:
-        codes, engine = self._codes(images), self._engine()
+        codes, engine = self._codes(images), engine_of(self.model_)
         poses = self._by_chunks(lambda rows, codes: map_poses(self.model_, rows, codes, engine), images.rows, codes)
         return codes, poses * images.seen

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import tempfile
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,6 +29,7 @@ SIGNED = "RdBu_r"  # columns of W: negative blue, positive red
 FRAME_SECONDS = 0.08  # of a movie
 FRAME_GREY = 223
 LEAST_SIZE = 96  # pixels of an image in a movie, on its longer side
+N_COLOURS = 200  # of a palette
 FEW_COLOURS = 600  # two colour maps and some: at 256 the eye sees no difference
 
 Array = NDArray[np.floating]
@@ -104,30 +105,54 @@ def draw_sheet(
     axes.tick_params(length=0)
 
 
+def written(write: Callable[..., object], *values: Any, **how: Any) -> bytes:
+    """Return what a function writes into a file."""
+    buffer = io.BytesIO()
+    write(buffer, *values, **how)
+    return buffer.getvalue()
+
+
 def to_png(figure: Figure, *, dpi: int = 150) -> bytes:
     """Render a figure."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=dpi)
-    return buffer.getvalue()
+    return written(figure.savefig, format="png", dpi=dpi)
 
 
 def to_small_png(figure: Figure) -> bytes:
     """Render a figure at its own resolution; one of few colours gets a palette, which halves the file or better."""
-    buffer = io.BytesIO()
     with Image.open(io.BytesIO(to_png(figure, dpi=int(figure.dpi)))) as image:
         plain = image.convert("RGB")
     if plain.getcolors(FEW_COLOURS):
         plain = plain.quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
-    plain.save(buffer, format="png", optimize=True, dpi=(figure.dpi, figure.dpi))
-    return buffer.getvalue()
+    return written(plain.save, format="png", optimize=True, dpi=(figure.dpi, figure.dpi))
 
 
 def to_pdf(figure: Figure, *, dpi: int = 720) -> bytes:
     """Render a figure as PDF: text and bars are vectors, and equal figures give equal files."""
-    buffer = io.BytesIO()
     with mpl.rc_context({"pdf.fonttype": 42}):  # TrueType: text stays text, as publishers ask
-        figure.savefig(buffer, format="pdf", dpi=dpi, metadata={"CreationDate": None})
-    return buffer.getvalue()
+        return written(figure.savefig, format="pdf", dpi=dpi, metadata={"CreationDate": None})
+
+
+def to_picture(pixels: Array, *, signed: bool = False) -> Image.Image:
+    """Turn values up to 1 into a picture: ink on paper or signed colours in a palette, or colours; NaN is the frame."""
+    if pixels.ndim == 3:
+        return Image.fromarray(np.round(255 * paint(pixels, signed=signed)).astype(np.uint8))
+    share = np.clip((pixels + 1) / 2 if signed else pixels, 0, 1)
+    entries = np.where(np.isnan(pixels), N_COLOURS, np.round(np.nan_to_num(share) * (N_COLOURS - 1)))
+    picture = Image.fromarray(entries.astype(np.uint8))
+    colours = colormaps[SIGNED if signed else INK](np.linspace(0, 1, N_COLOURS))[:, :3]
+    picture.putpalette(np.round(255 * np.vstack((colours, to_rgb(FRAME)))).astype(int).flatten().tolist())
+    return picture
+
+
+def draw_pixels(pixels: Array, *, signed: bool = False) -> bytes:
+    """Return an image of values up to 1 as PNG: ink on paper, in signed colours, or in colours of its own."""
+    return written(to_picture(pixels, signed=signed).save, "PNG", optimize=True)
+
+
+def data_uri(content: bytes) -> str:
+    """Return a picture, PNG or GIF, as a data URI."""
+    kind = "gif" if content.startswith(b"GIF") else "png"
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
 
 
 def walk_frames(walks: Array, look: Look = "ink", *, gap: int = 4) -> NDArray[np.uint8]:
@@ -151,11 +176,9 @@ def movie_bytes(walks: Array, suffix: str, look: Look = "ink") -> bytes:
 
 def gif_bytes(pictures: Iterable[Image.Image]) -> bytes:
     """Return pictures as an endless GIF."""
-    buffer = io.BytesIO()
     first, *rest = pictures
-    milliseconds = round(1000 * FRAME_SECONDS)
-    first.save(buffer, "GIF", save_all=True, append_images=rest, duration=milliseconds, loop=0, optimize=False)
-    return buffer.getvalue()
+    how: dict[str, Any] = {"duration": round(1000 * FRAME_SECONDS), "loop": 0, "optimize": False}
+    return written(first.save, "GIF", save_all=True, append_images=rest, **how)
 
 
 def _mp4_bytes(frames: NDArray[np.uint8]) -> bytes:
@@ -205,52 +228,45 @@ def growth_figure(rows: Sequence[dict[str, Any]]) -> Figure:
     return figure
 
 
-def sheet_figure(images: Array, n_columns: int, title: str) -> Figure:
-    """Show images side by side: ink on paper, or light as it is, or in signed colours."""
-    look, lines = look_of(images), "\n".join(textwrap.wrap(title, 110))  # so that it is not cut off
-    figure = new_figure(10, 0.5 + 0.2 * lines.count("\n") + 10 / n_columns * _height(images, n_columns))
-    shown = to_contrast(images, look, images.ndim - 1)
-    draw_sheet(figure.subplots(1, 1), shown, n_columns, lines, signed=look == "signed")
+def _sheets(parts: Sequence[tuple[Array, str]], n_columns: int, look: Look, width: float) -> Figure:
+    """Show images (n, height, width[, 3]) in rows below each title."""
+    heights = [
+        width / n_columns * -(-len(images) // n_columns) * images.shape[1] / images.shape[2] for images, _ in parts
+    ]
+    figure = new_figure(width, sum(heights) + sum(0.5 + 0.2 * title.count("\n") for _, title in parts))
+    panels = figure.subplots(len(parts), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for axes, (images, title) in zip(panels, parts, strict=True):
+        shown = to_contrast(images, look, images.ndim - 1)
+        draw_sheet(axes, shown, n_columns, title, signed=look == "signed")
     return figure
 
 
-def _height(images: Array, n_columns: int) -> float:
-    """Return the height of a sheet, in widths of an image."""
-    return -(-len(images) // n_columns) * images.shape[1] / images.shape[2]
+def sheet_figure(images: Array, n_columns: int, title: str) -> Figure:
+    """Show images side by side: ink on paper, or light as it is, or in signed colours."""
+    lines = "\n".join(textwrap.wrap(title, 110))  # so that it is not cut off
+    return _sheets([(images, lines)], n_columns, look_of(images), 10)
 
 
 def sheet_html(images: Array, n_columns: int) -> str:
     """Return templates side by side as an element of HTML."""
     look = look_of(images)
     shown = mosaic(to_contrast(images, look, images.ndim - 1), min(n_columns, len(images)))
-    colours = colormaps[SIGNED if look == "signed" else INK].with_extremes(bad=FRAME)
-    painted = paint(shown) if shown.ndim == 3 else colours((shown + 1) / 2 if look == "signed" else shown)
-    buffer = io.BytesIO()
-    Image.fromarray(np.round(255 * painted[..., :3]).astype(np.uint8)).save(buffer, "PNG")
-    source = base64.b64encode(buffer.getvalue()).decode()
     style = f"image-rendering: pixelated; width: {2 * shown.shape[1]}px; max-width: 100%"
-    return f'<img alt="templates" style="{style}" src="data:image/png;base64,{source}">'
+    return f'<img alt="templates" style="{style}" src="{data_uri(draw_pixels(shown, signed=look == "signed"))}">'
 
 
 def before_and_after(
     before: Sequence[NDArray[Any]], after: Sequence[NDArray[Any]], uncertain: NDArray[np.bool_], *, n_columns: int = 10
 ) -> Figure:
     """Show images above and what became of them below, those that the model is not sure of by themselves."""
-    look, parts = look_of(np.stack(before)), []
+    parts = []
     for doubted, most, words in ((False, 40, ""), (True, 20, "Uncertain, ")):
         chosen = np.flatnonzero(uncertain == doubted)[:most].tolist()
         for images, title in ((before, "as they came"), (after, "in the same pose, by the model")):
             if chosen:
-                parts.append(([images[place] for place in chosen], f"{words}{title}".capitalize()))
-    shape = before[0].shape[:2]
-    heights = [_height(np.zeros((len(images), *shape)), n_columns) for images, _ in parts]
-    figure = new_figure(8, 0.5 * len(parts) + 0.8 * sum(heights))
-    panels = figure.subplots(len(parts), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for axes, (images, title) in zip(panels, parts, strict=True):
-        stacked = np.stack([_shrink(image, shape) for image in images]).astype(np.float32)
-        shown = to_contrast(stacked, look, stacked.ndim - 1)
-        draw_sheet(axes, shown, n_columns, title, signed=look == "signed")
-    return figure
+                small = np.stack([_shrink(images[place], before[0].shape[:2]) for place in chosen])
+                parts.append((small.astype(np.float32), f"{words}{title}".capitalize()))
+    return _sheets(parts, n_columns, look_of(np.stack(before)), 8)
 
 
 def _shrink(image: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
@@ -263,11 +279,5 @@ def _shrink(image: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
 
 def walk_figure(walks: Array, titles: Sequence[str], look: Look = "ink") -> Figure:
     """Show walks (axis, image, step, height, width[, 3]) along torus axes as rows of images, one title for each."""
-    n_steps = walks.shape[2]
-    width = max(8, 0.55 * n_steps)
-    tall = width / n_steps * walks.shape[3] / walks.shape[4]
-    figure = new_figure(width, 0.4 + len(walks) * (0.35 + tall * walks.shape[1]))
-    shown, signed = to_contrast(walks, look, walks.ndim - 3), look == "signed"
-    for place, panel in enumerate(figure.subplots(len(walks), 1, squeeze=False)[:, 0]):
-        draw_sheet(panel, shown[place].reshape(-1, *walks.shape[3:]), n_steps, titles[place], signed=signed)
-    return figure
+    parts = [(walk.reshape(-1, *walk.shape[2:]), title) for walk, title in zip(walks, titles, strict=True)]
+    return _sheets(parts, walks.shape[2], look, max(8, 0.55 * walks.shape[2]))

@@ -12,7 +12,7 @@ import torch
 from liesparse import symmetry
 from liesparse.devices import to_cpu
 from liesparse.estimators import LieSparseCoder
-from liesparse.figures import Array, to_unit_peak
+from liesparse.figures import Array, draw_pixels, to_unit_peak
 from liesparse.files import write_atomically
 from liesparse.model import apply_transform, compose
 from liesparse.report import page
@@ -108,7 +108,7 @@ def write_report(
 
 
 def _tile(pixels: Array, found: Findings) -> bytes:
-    return page.draw_pixels(pixels, signed=found.signed)
+    return draw_pixels(pixels, signed=found.signed)
 
 
 def _flat(images: Array) -> Array:
@@ -180,7 +180,7 @@ def _planes(found: Findings, files: Files) -> dict[str, Any]:
     planes = [
         {
             "number": plane,
-            "pair": [page.draw_pixels(side, signed=True) for side in pair],
+            "pair": [draw_pixels(side, signed=True) for side in pair],
             "frequencies": model.frequencies[plane].tolist(),
             "energy": float(energies[plane]),
         }

@@ -16,29 +16,29 @@ from liesparse._checks import check_matrix, reject
 from liesparse.devices import to_cpu
 from liesparse.estimators import LieSparseCoder, SparseCoder
 from liesparse.figures import look_of, to_contrast
-from liesparse.metrics import active_codes, snr, templates_alive
+from liesparse.metrics import snr, templates_alive
 from liesparse.model import reconstruct, undo_transform
-from liesparse.report.labels import fit_labels
+from liesparse.run_directory import measure_baseline, quality
 from liesparse.torus import wrap
-from liesparse.verdict import code_cost
 
 MOST_IMAGES = 1000  # from which the report is made
 MOST_WIDTHS = {1: 200, 2: 200}  # images whose posterior is measured; its grid grows with the dimension
 MOST_FITTED = 300  # reconstructions to which known motions are fitted
 N_EXAMPLES = 3  # best ones, and as many worst ones
 N_MOVED = 4  # shapes that are shown moving
+MOST_LABELS = 40  # that a table can show
 
 
-class Numbers(NamedTuple):
-    """How good a model is on held-out images; NaN where a model has no such number."""
+class LabelFit(NamedTuple):
+    """Templates against labels."""
 
-    snr: float
-    active_codes: float
-    templates_alive: int
-    n_templates: int
-    log_likelihood: float
-    evidence: float  # ln P(I|α̂) less what the codes cost
-    posterior_width: float
+    names: list[str]
+    counts: list[list[int]]  # images of each template (rows, as ``templates``) and label
+    templates: list[int]
+    purity: float  # share of the images that have the label most frequent in their template
+    most_frequent: float  # the same if there were one template only
+    before: float  # share of the images whose nearest neighbour has their label, as they came
+    after: float  # the same in the same pose
 
 
 class Findings:
@@ -80,9 +80,9 @@ class Findings:
         self.reconstructions = reconstruct(model, self.codes, self.poses)
         self.ratios = snr(images, self.reconstructions)  # of each image
         width = self.posterior[: MOST_WIDTHS.get(model.torus_dim, 20)].width
-        self.ours = _numbers(self.codes, self.ratios, scores, model.sparsity, float(width.mean()))
-        # Sparse coding with as many templates, and with as many free numbers.
-        self.plain = [_plain_numbers(one, to_cpu(images)) for one in (baseline, large_baseline) if one is not None]
+        self.ours: dict[str, float] = quality(self.codes, self.ratios, scores, model.sparsity)
+        self.ours |= {"templates_alive": templates_alive(self.codes), "posterior_width": float(width.mean())}
+        self.plain = [measure_baseline(one, images, "plain") for one in (baseline, large_baseline) if one is not None]
         known = coder.pose_ranges_
         self.ranges = (  # of each template and axis: the middle, and the ends of its poses about it
             symmetry.pose_ranges(self.codes, self.poses) if known is None else torch.from_numpy(known).to(images)
@@ -155,13 +155,29 @@ class Findings:
         return self.model.to_planes(self.images).square().sum(dim=-1).mean(dim=0)
 
 
-def _numbers(codes: Tensor, ratios: Tensor, scores: Tensor, sparsity: float, width: float) -> Numbers:
-    counts = active_codes(codes), templates_alive(codes), codes.shape[1]
-    evidence = float((scores.to(codes) - code_cost(codes, sparsity)).mean())
-    return Numbers(float(ratios.mean()), *counts, float(scores.mean()), evidence, width)
+def _nearest_neighbour_score(rows: Float[Tensor, "image pixel"], labels: Int[Tensor, " image"]) -> float:
+    """Return how often the most similar other image has the same label."""
+    similar = torch.nn.functional.normalize(rows, dim=1)
+    similar = (similar @ similar.T).fill_diagonal_(-torch.inf)
+    return float((labels[similar.argmax(dim=1)] == labels).float().mean())
 
 
-def _plain_numbers(baseline: SparseCoder, images: Tensor) -> Numbers:
-    codes = baseline.transform(images)
-    ratios = snr(images, codes @ torch.from_numpy(baseline.components_).to(codes))
-    return _numbers(codes, ratios, baseline.score_samples(images), baseline.sparsity, math.nan)
+def fit_labels(
+    labels: Int[Tensor, " image"],
+    names: tuple[str, ...],
+    templates: Int[Tensor, " image"],
+    images: Float[Tensor, "image pixel"],
+    canonical: Float[Tensor, "image pixel"],
+) -> LabelFit | None:
+    """Compare templates with labels; None for one label, or for too many."""
+    found = labels.unique()
+    if not 2 <= len(found) <= MOST_LABELS or len(images) < 2:
+        return None
+    used = [int(template) for template in templates.unique() if template >= 0]
+    counts = torch.stack([(labels[templates == k][:, None] == found).sum(dim=0) for k in used])
+    order = counts.argmax(dim=1).argsort(stable=True)  # templates of one label stand together
+    words = [names[label] if names else str(label) for label in found.tolist()]
+    pure = float(counts.amax(dim=1).sum()) / len(labels)
+    frequent = float((labels[:, None] == found).sum(dim=0).max()) / len(labels)
+    scores = [_nearest_neighbour_score(rows, labels) for rows in (images, canonical)]
+    return LabelFit(words, counts[order].tolist(), [used[row] for row in order.tolist()], pure, frequent, *scores)

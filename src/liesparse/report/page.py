@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import math
 from collections.abc import Sequence
 
 import numpy as np
 from jinja2 import Environment, PackageLoader
-from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
-from PIL import Image
 
-from liesparse.figures import FRAME, INK, SIGNED, Array, gif_bytes, mosaic, new_figure, paint, to_png
+from liesparse.figures import Array, data_uri, draw_pixels, gif_bytes, mosaic, new_figure, to_picture, to_png
 from liesparse.posterior import AnyPosterior, TorusPosterior
 
-N_COLOURS = 200
 BLUE = "#2166ac"
 FLOOR = 12.0  # nats below the peak at which the map of a posterior is blank
 TICKS = ((-math.pi, 0, math.pi), ("-π", "0", "π"))
@@ -34,12 +28,6 @@ def render(**values: object) -> str:
     filters = (percent, number, direction, data_uri, subscript, math.degrees)
     environment.filters |= {function.__name__: function for function in filters}
     return environment.get_template("page.html").render(values)
-
-
-def data_uri(content: bytes) -> str:
-    """Return a picture, PNG or GIF, as a data URI."""
-    kind = "gif" if content.startswith(b"GIF") else "png"
-    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
 
 
 def percent(share: float) -> str:
@@ -69,25 +57,6 @@ def direction(values: Sequence[float]) -> str:
 # ---- pictures
 
 
-def _picture(pixels: Array, signed: bool) -> Image.Image:
-    """Turn values up to 1 into a picture with a palette, or in their own colours; NaN is the frame."""
-    if pixels.ndim == 3:
-        return Image.fromarray(np.round(255 * paint(pixels, signed=signed)).astype(np.uint8))
-    share = np.clip((pixels + 1) / 2 if signed else pixels, 0, 1)
-    entries = np.where(np.isnan(pixels), N_COLOURS, np.round(np.nan_to_num(share) * (N_COLOURS - 1)))
-    picture = Image.fromarray(entries.astype(np.uint8))
-    colours = colormaps[SIGNED if signed else INK](np.linspace(0, 1, N_COLOURS))[:, :3]
-    picture.putpalette(np.round(255 * np.vstack((colours, to_rgb(FRAME)))).astype(int).flatten().tolist())
-    return picture
-
-
-def draw_pixels(pixels: Array, *, signed: bool = False) -> bytes:
-    """Return an image of values up to 1 as PNG: ink on paper, in signed colours, or in colours of its own."""
-    buffer = io.BytesIO()
-    _picture(pixels, signed).save(buffer, "PNG", optimize=True)
-    return buffer.getvalue()
-
-
 def _sheet(images: Array, n_columns: int, width: int) -> Array:
     """Lay images out in rows, each pixel as large as the width allows, the lines between them thin."""
     scale = max(1, width // (n_columns * images.shape[2]))
@@ -101,7 +70,7 @@ def draw_sheet(images: Array, n_columns: int, *, signed: bool = False) -> bytes:
 
 def draw_loop(frames: Array, *, signed: bool = False) -> bytes:
     """Return frames of shape (frame, image, height, width[, 3]), images side by side, as an endless GIF."""
-    return gif_bytes(_picture(_sheet(images, len(images), 480), signed) for images in frames)
+    return gif_bytes(to_picture(_sheet(images, len(images), 480), signed=signed) for images in frames)
 
 
 def _small_figure(width: float, height: float, title: str = "", x: str = "", y: str = "") -> tuple[Figure, Axes]:

@@ -2,11 +2,11 @@
 
 import asyncio
 import contextlib
-import html
 import json
 import socket
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import islice
 from typing import Annotated, Any
 
@@ -16,6 +16,7 @@ from fastapi import Body, FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 from jaxtyping import Float
+from jinja2 import Environment, PackageLoader
 from pydantic import BaseModel, Field
 from torch import Tensor
 
@@ -128,11 +129,8 @@ class InferenceQueue:
 
 def make_app(session: Session, *, host: str = "127.0.0.1", on_start: Callable[[], None] = lambda: None) -> FastAPI:
     """Return the application for one model; ``on_start`` is called when it begins to serve."""
-    document, queue, n_pixels = (
-        make_document(session, live=True),
-        InferenceQueue(session),
-        session.coder.model_.n_pixels,
-    )
+    document, queue = make_document(session, live=True), InferenceQueue(session)
+    n_pixels = session.coder.model_.n_pixels
     value = Annotated[float, Field(ge=-MAX_VALUE, le=MAX_VALUE, allow_inf_nan=False, strict=True)]
 
     # No `from __future__ import annotations` here: FastAPI could not resolve the name of a local class.
@@ -186,20 +184,9 @@ async def _explain(_request: Request, error: Any) -> JSONResponse:
 
 def describe_api(schema: dict[str, Any]) -> str:
     """Return a page about the routes without scripts; FastAPI's own pages load scripts from other servers."""
-    title = f"{schema['info']['title']} {schema['info']['version']}"
-    parts = [f"<h1>{html.escape(title)}</h1><p><a href='/openapi.json'>OpenAPI</a>. <a href='/'>The explorer</a>.</p>"]
-    for path, methods in schema["paths"].items():
-        route = methods["post"]  # there are no others in the schema
-        body = route["requestBody"]
-        lines = [f"takes {', '.join(body['content'])}. {body.get('description', '')}"]
-        lines += [f"{status}: {response['description']}" for status, response in route["responses"].items()]
-        items = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
-        about = html.escape(f"{route['summary']}. {route['description']}")
-        parts.append(f"<h2><code>POST {html.escape(path)}</code></h2><p>{about}</p><ul>{items}</ul>")
-    for name, component in schema["components"]["schemas"].items():
-        parts.append(f"<h2>{html.escape(name)}</h2><pre>{html.escape(json.dumps(component, indent=2))}</pre>")
-    head = '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>liesparse explorer: API</title></head>'
-    return f"{head}<body>{''.join(parts)}</body></html>"
+    environment = Environment(loader=PackageLoader("liesparse.web", "page"), autoescape=True)
+    environment.filters["pretty"] = partial(json.dumps, indent=2)
+    return environment.get_template("api.html").render(schema)
 
 
 def open_socket(host: str, port: int) -> socket.socket:
