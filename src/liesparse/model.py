@@ -124,6 +124,12 @@ class Parameters:
         return self.frequencies.shape[0]
 
     @property
+    def actions(self) -> tuple[Outer, ...]:
+        """W and ω of each group, the outer one first."""
+        own = Outer(self.group_basis, self.frequencies)
+        return (own,) if self.outer is None else (self.outer, own)
+
+    @property
     def torus_dim(self) -> int:
         """Dimension of the pose (paper: n), with that of the outer group."""
         return self.outer_dim + self.frequencies.shape[1]
@@ -154,6 +160,11 @@ class Parameters:
     def seen_planes(self, images: Images) -> Planes:
         """Return the planes of an image as it is seen: those of the outer group, where there is one."""
         return self.to_planes(images) if self.outer is None else torus.to_planes(self.outer.group_basis, images)
+
+    @property
+    def turn(self) -> Float[Tensor, "outer_column column"] | None:
+        """M = W₂ᵀW, which leads from planes of W to those of an outer group."""
+        return None if self.outer is None else self.outer.group_basis.T @ self.group_basis
 
     def from_planes(self, planes: Planes) -> Images:
         """Return W applied to plane coordinates."""

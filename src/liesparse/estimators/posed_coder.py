@@ -19,7 +19,7 @@ from liesparse.estimators.base import Array, Coder, ImageBatch
 from liesparse.inference import infer_codes, map_poses
 from liesparse.metrics import refine_codes
 from liesparse.model import Parameters, apply_transform, draw_codes, generate, reconstruct, undo_transform
-from liesparse.posterior import AnyEngine, AnyPosterior, TorusPosterior, engine_of, log_likelihood, pose_posterior
+from liesparse.posterior import AnyPosterior, PoseEngine, TorusPosterior, engine_of, log_likelihood, pose_posterior
 from liesparse.recipes import Recipe, load_recipe
 from liesparse.symmetry import pose_ranges
 from liesparse.torus import wrap
@@ -210,7 +210,7 @@ class PosedCoder(Coder):
     def _row_log_likelihood(self, rows: Tensor, codes: Tensor) -> Tensor:
         return log_likelihood(self.model_, rows, codes, self._engine())
 
-    def _engine(self) -> AnyEngine:
+    def _engine(self) -> PoseEngine:
         return engine_of(self.model_)
 
     def _codes(self, images: ImageBatch) -> Tensor:

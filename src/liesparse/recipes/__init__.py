@@ -15,7 +15,7 @@ from typing import Any, Literal
 from liesparse._checks import check_choice, check_count, refusing, reject
 from liesparse.groups import Composition, KnownGroup, LearnedTorus
 from liesparse.model import Parameters
-from liesparse.posterior import AnyEngine, engine_names, engine_of
+from liesparse.posterior import PoseEngine, engine_names, engine_of
 from liesparse.settings import Settings
 
 Start = Literal["random", "data", "pairs"]
@@ -37,7 +37,7 @@ class EvaluationSettings:
         if not isinstance(self.refine, bool):
             reject("refine", "true or false", repr(self.refine), "Write it without quotes.")
 
-    def make_engine(self, model: Parameters) -> AnyEngine:
+    def make_engine(self, model: Parameters) -> PoseEngine:
         """Return the engine for a model."""
         return engine_of(model, self.posterior, self.n_grid)
 
