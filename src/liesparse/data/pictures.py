@@ -127,12 +127,10 @@ def move_picture(
     centre[:2, 2] = width / 2, height / 2
     whole = centre @ size @ matrix @ np.linalg.inv(size) @ np.linalg.inv(centre)
     edge = np.concatenate((pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]))
-    fill = tuple(np.median(edge, axis=0).tolist()) if pixels.ndim == 3 else float(np.median(edge))
-    if pixels.dtype == np.uint8:
-        fill = tuple(map(int, fill)) if isinstance(fill, tuple) else int(fill)
+    fill = np.median(edge, axis=0).astype(pixels.dtype).tolist()  # a number, or one for each colour
     affine = tuple(whole[:2].flatten().tolist())
     picture, how = Image.fromarray(pixels), (Image.Transform.AFFINE, affine, Image.Resampling.BICUBIC)
-    return np.asarray(picture.transform((width, height), *how, fillcolor=fill))
+    return np.asarray(picture.transform((width, height), *how, fillcolor=tuple(fill) if pixels.ndim == 3 else fill))
 
 
 def read_picture(path: Path, preprocessing: Preprocessing) -> NDArray[Any]:
@@ -219,21 +217,14 @@ def _to_pixels(picture: Any, colour: bool) -> tuple[NDArray[Any], bool]:
 
 def _fit(pixels: NDArray[Any], preprocessing: Preprocessing) -> NDArray[np.float32]:
     """Crop, resize and invert; the width first, some rows at a time: the same sums, without all of it as floats."""
-    height, width = pixels.shape[:2]
-    around = []
-    for there, wanted in zip((height, width), preprocessing.frame(height, width), strict=True):
-        before = (wanted - there) // 2  # negative where the picture is cropped
-        around.append((before, wanted - there - before))
-    (top, bottom), (left, right) = around
-    pixels = pixels[max(0, -top) : height + min(0, bottom), max(0, -left) : width + min(0, right)]
-    more = [(max(0, before), max(0, after)) for before, after in around] + [(0, 0)] * (pixels.ndim - 2)
-    pixels = np.pad(pixels, more, mode="edge")
+    rows, columns = preprocessing.window(*pixels.shape[:2])
+    pixels = pixels[np.ix_(rows, columns)]
     height, width = pixels.shape[:2]
     narrow = (preprocessing.size or (height, width))[1]
     parts = []
     for first, end in _strips(height, width):
-        rows = torch.from_numpy(pixels[first:end].astype(np.float32))[None]
-        parts.append(Preprocessing(size=(end - first, narrow), fit="stretch").apply(rows))
+        strip = torch.from_numpy(pixels[first:end].astype(np.float32))[None]
+        parts.append(Preprocessing(size=(end - first, narrow), fit="stretch").apply(strip))
     return preprocessing._replace(crop=False, fit="stretch").apply(torch.cat(parts, dim=1))[0].numpy()
 
 

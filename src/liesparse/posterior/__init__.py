@@ -8,7 +8,6 @@ from liesparse._checks import check_choice, reject
 from liesparse.model import Codes, Images, Parameters
 from liesparse.posterior.adaptive import AdaptiveEngine as AdaptiveEngine
 from liesparse.posterior.ascent import Ascent as Ascent
-from liesparse.posterior.ascent import Modes as Modes
 from liesparse.posterior.ascent import pose_log_density as pose_log_density
 from liesparse.posterior.ascent import refine_poses as refine_poses
 from liesparse.posterior.base import Device
@@ -16,7 +15,6 @@ from liesparse.posterior.base import Engine as Engine
 from liesparse.posterior.base import GridBased as GridBased
 from liesparse.posterior.base import GridEngine as GridEngine
 from liesparse.posterior.base import Moments as Moments
-from liesparse.posterior.base import Nodes as Nodes
 from liesparse.posterior.base import ReferenceEngine as ReferenceEngine
 from liesparse.posterior.composite_posterior import CompositePosterior as CompositePosterior
 from liesparse.posterior.composition import CompositeEngine as CompositeEngine

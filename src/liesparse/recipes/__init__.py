@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -86,9 +86,7 @@ class Recipe:
 
 def names() -> list[str]:
     """Return the names of all values of a recipe."""
-    parts = {"learning": Settings, "evaluation": EvaluationSettings}
-    inner = [f"{part}.{f.name}" for part, kind in parts.items() for f in fields(kind)]
-    return [f.name for f in fields(Recipe) if f.name not in parts] + inner
+    return list(Recipe().values())
 
 
 def load_recipe(name: str | Path = "best") -> Recipe:
