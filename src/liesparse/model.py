@@ -228,7 +228,7 @@ def undo_transform(parameters: Parameters, images: Images, poses: Poses) -> Imag
     return images
 
 
-def _parts(parameters: Parameters, images: Images, poses: Poses) -> list[tuple[Outer, Poses]]:
+def _parts(parameters: Parameters, images: Images, poses: Poses) -> list[tuple[Outer, Float[Tensor, "batch _"]]]:
     """Return each group with its part of the poses, the outer one first."""
     check_matrix("images", images, ("batch", None), ("n_pixels", parameters.n_pixels), parameters.dtype)
     check_matrix("poses", poses, ("batch", len(images)), ("torus_dim", parameters.torus_dim), parameters.dtype)

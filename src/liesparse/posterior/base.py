@@ -94,7 +94,8 @@ class Engine(PoseEngine):
         log_partition, rotation = self.moments(evidence.natural)
         u, moved = evidence.shape, torus.apply_mean_rotation(evidence.shape, rotation)
         returned = torus.apply_mean_rotation_transposed(evidence.image, rotation)
-        damped = rotation.square().sum(dim=-1, keepdim=True) * u  # R̄ᵀR̄ = (c² + s²)·1
+        cos, sin = rotation.split(1, dim=-1)
+        damped = (cos * cos + sin * sin) * u  # R̄ᵀR̄ = (c² + s²)·1
         return PoseExpectation(u, returned, u, damped, moved, log_partition, moved.flatten(1))
 
     def log_evidence(self, evidence: Evidence) -> PerImage:

@@ -69,13 +69,13 @@ class Sums(NamedTuple):
 
 
 class CompositeEngine(PoseEngine):
-    """Integrals over two tori; ``whole`` sums over all fine points of the inner one, which is slow and leaves none out.
+    """Integrals over two tori.
 
     It is made by :func:`liesparse.posterior.engine_of`, and serves the functions that take an engine and a model.
     """
 
-    def __init__(self, outer: Engine, frequencies: Frequencies, *, whole: bool = False) -> None:
-        self.outer, self.frequencies, self.whole = outer, frequencies, whole
+    def __init__(self, outer: Engine, frequencies: Frequencies) -> None:
+        self.outer, self.frequencies = outer, frequencies
         self.tori, self.dtype, self.device = (outer.frequencies, frequencies), outer.dtype, outer.device
         self.inner_dim = frequencies.shape[1]
         self.torus_dim = outer.torus_dim + self.inner_dim
@@ -83,16 +83,20 @@ class CompositeEngine(PoseEngine):
             expected = "an inner group of one or two axes"
             reject("group", expected, f"{self.inner_dim} axes", "Put the group with more axes outside.")
         self.n_coarse, self.n_fine = COARSE[self.inner_dim], FINE[self.inner_dim]
-        self._points = self._grid(self.n_coarse * (self.n_fine if whole else 1))
+        self._points = self._grid(self.n_coarse)
         middle = math.pi * (1 - 1 / self.n_fine) / self.n_coarse
         self._within = self._grid(self.n_fine) / self.n_coarse - middle  # about a coarse point
         self._sparse = self._grid(self.n_coarse // self.inner_dim)  # two axes would have too many for every pair
-        self.at_once = max(1, AT_ONCE // len(self._points))  #: images that are looked at together
         self.cell = 2 * math.pi / (self.n_coarse * self.n_fine)  #: side of what a fine point stands for
         self.log_cell = self.inner_dim * math.log(self.cell)
 
     def _grid(self, n_grid: int) -> Float[Tensor, "point inner"]:
         return torus.grid_points(n_grid, self.inner_dim, dtype=self.dtype).to(self.device)
+
+    @property
+    def at_once(self) -> int:
+        """How many images are looked at together."""
+        return max(1, AT_ONCE // len(self._points))
 
     @property
     def kernel(self) -> str:
@@ -120,8 +124,6 @@ class CompositeEngine(PoseEngine):
     def look(self, evidence: Evidence) -> Sums:
         """Sum over all coarse points, of which the best are replaced by finer ones; those without mass are left out."""
         sums = self.at(evidence, self._points[None])
-        if self.whole:
-            return sums
         chosen = sums.log_weights.topk(N_CELLS, dim=1).indices
         fine = self.at(evidence, self._finer(sums, N_CELLS))
         rest = sums.log_weights.scatter(1, chosen, -torch.inf) + self.inner_dim * math.log(self.n_fine)  # larger cells
@@ -197,8 +199,7 @@ class CompositeEngine(PoseEngine):
             residual = self._turn_back(evidence, sums.weights * left, sums)
             uphill = residual.flatten(1) @ atoms.T * (ascent.step / ascent.variance).to(atoms)
             n_done += 1
-            if not self.whole:
-                points = self._next_points(sums, n_done)
+            points = self._next_points(sums, n_done)
             shrink = codes.sign() if ascent.subgradient else 1.0
             return (codes + uphill - ascent.step * ascent.sparsity * shrink).clamp(min=0)
 
@@ -261,8 +262,6 @@ class CompositeEngine(PoseEngine):
 
     def _hills(self, sums: Sums, n_starts: int) -> Points:
         """Return the best point of each fine cell, then the best of all others."""
-        if self.whole:
-            return self._best(sums, n_starts)
         in_cell = self.n_fine**self.inner_dim
         n_fine = N_CELLS * in_cell
         first = sums.log_weights[:, :n_fine].unflatten(1, (N_CELLS, -1)).argmax(dim=2)
