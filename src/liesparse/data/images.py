@@ -51,10 +51,12 @@ class Preprocessing(NamedTuple):
         """Crop, resize (bilinear, antialiased) and invert; inverting takes each image from its own maximum."""
         planes = images[:, None] if images.ndim == 3 else images.movedim(3, 1)
         height, width = planes.shape[2:]
-        if self.frame(height, width) != (height, width):
-            rows, columns = map(torch.from_numpy, self.window(height, width))
-            planes = planes[:, :, rows][..., columns]
-        if self.size is not None and self.size != tuple(planes.shape[2:]):
+        tall, wide = self.frame(height, width)
+        if (tall, wide) != (height, width):
+            top, left = (tall - height) // 2, (wide - width) // 2  # negative where the image is cropped
+            around = (left, wide - width - left, top, tall - height - top)
+            planes = torch.nn.functional.pad(planes, around, mode="replicate")
+        if self.size is not None and self.size != (tall, wide):
             planes = torch.nn.functional.interpolate(planes, self.size, mode="bilinear", antialias=True)
         images = planes[:, 0] if images.ndim == 3 else planes.movedim(1, 3)
         if self.invert:
@@ -69,12 +71,6 @@ class Preprocessing(NamedTuple):
             return height, width
         scale = (min if self.fit == "crop" else max)(height / self.size[0], width / self.size[1])
         return max(1, round(scale * self.size[0])), max(1, round(scale * self.size[1]))
-
-    def window(self, height: int, width: int) -> tuple[Numbers, Numbers]:
-        """Return the rows and columns of the frame; beyond the image those at its edge, again and again."""
-        wanted = zip(self.frame(height, width), (height, width), strict=True)
-        rows, columns = ((np.arange(new) - (new - old) // 2).clip(0, old - 1) for new, old in wanted)
-        return rows, columns
 
     def notes(self, sizes: Collection[tuple[int, int]]) -> tuple[str, ...]:
         """Say what was done with images of such heights and widths."""

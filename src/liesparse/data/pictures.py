@@ -217,14 +217,21 @@ def _to_pixels(picture: Any, colour: bool) -> tuple[NDArray[Any], bool]:
 
 def _fit(pixels: NDArray[Any], preprocessing: Preprocessing) -> NDArray[np.float32]:
     """Crop, resize and invert; the width first, some rows at a time: the same sums, without all of it as floats."""
-    rows, columns = preprocessing.window(*pixels.shape[:2])
-    pixels = pixels[np.ix_(rows, columns)]
+    height, width = pixels.shape[:2]
+    around = []
+    for there, wanted in zip((height, width), preprocessing.frame(height, width), strict=True):
+        before = (wanted - there) // 2  # negative where the picture is cropped
+        around.append((before, wanted - there - before))
+    (top, bottom), (left, right) = around
+    pixels = pixels[max(0, -top) : height + min(0, bottom), max(0, -left) : width + min(0, right)]
+    more = [(max(0, before), max(0, after)) for before, after in around] + [(0, 0)] * (pixels.ndim - 2)
+    pixels = np.pad(pixels, more, mode="edge")
     height, width = pixels.shape[:2]
     narrow = (preprocessing.size or (height, width))[1]
     parts = []
     for first, end in _strips(height, width):
-        strip = torch.from_numpy(pixels[first:end].astype(np.float32))[None]
-        parts.append(Preprocessing(size=(end - first, narrow), fit="stretch").apply(strip))
+        rows = torch.from_numpy(pixels[first:end].astype(np.float32))[None]
+        parts.append(Preprocessing(size=(end - first, narrow), fit="stretch").apply(rows))
     return preprocessing._replace(crop=False, fit="stretch").apply(torch.cat(parts, dim=1))[0].numpy()
 
 

@@ -73,6 +73,6 @@ def pose_posterior(parameters: Parameters, images: Images, codes: Codes) -> AnyP
 
 def engine_of(parameters: Parameters, name: str = "auto", n_grid: int = 50) -> PoseEngine:
     """Make the engine ``name`` for a model; where it has an outer group, the engine is for that."""
-    frequencies = parameters.frequencies if parameters.outer is None else parameters.outer.frequencies
+    frequencies = parameters.actions[0].frequencies
     engine = make_engine(name, frequencies, n_grid, dtype=parameters.dtype, device=parameters.device)
     return engine if parameters.outer is None else CompositeEngine(engine, parameters.frequencies)
