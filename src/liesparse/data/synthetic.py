@@ -56,7 +56,9 @@ def translations(
     one side entering on the other if ``wrap``. ``factors`` are the shifts to the right and down.
     """
     check_real("max_shift", max_shift, minimum=0)
-    shifts = max_shift * (2 * _uniform(n_images, 2, generator) - 1)
+    shifts = max_shift * (
+        2 * torch.rand(check_count("n_images", n_images, maximum=MOST_IMAGES), 2, generator=generator) - 1
+    )
     factors = {"shift_x": shifts[:, 0], "shift_y": shifts[:, 1]}
     return warp(torch.eye(2).expand(n_images, 2, 2), shifts, factors, sources, wrap=wrap)
 
@@ -69,11 +71,12 @@ def rotations_scalings(
     ``factors`` are the counter-clockwise angle in radians and the natural log of the scale.
     """
     check_real("max_degrees", max_degrees, minimum=0)
-    uniform = _uniform(n_images, 2, generator)
+    uniform = torch.rand(check_count("n_images", n_images, maximum=MOST_IMAGES), 2, generator=generator)
     angles = math.radians(max_degrees) * (2 * uniform[:, 0] - 1)
     scale = _between("scales", scales, uniform[:, 1])
     # Where an output pixel looks in the source: turned back and scaled back.
-    matrices = _turns(angles) / scale[:, None, None]
+    cos, sin = angles.cos() / scale, angles.sin() / scale
+    matrices = torch.stack((cos, -sin, sin, cos), dim=1).reshape(-1, 2, 2)
     return warp(matrices, None, {"rotation": angles, "log_scale": scale.log()}, sources)
 
 
@@ -86,10 +89,11 @@ def translations_rotations(
     """
     check_real("max_shift", max_shift, minimum=0)
     check_real("max_degrees", max_degrees, minimum=0)
-    uniform = 2 * _uniform(n_images, 3, generator) - 1
+    uniform = 2 * torch.rand(check_count("n_images", n_images, maximum=MOST_IMAGES), 3, generator=generator) - 1
     shifts, angles = max_shift * uniform[:, :2], math.radians(max_degrees) * uniform[:, 2]
+    cos, sin = angles.cos(), angles.sin()
     factors = {"shift_x": shifts[:, 0], "shift_y": shifts[:, 1], "rotation": angles}
-    return warp(_turns(angles), shifts, factors, sources)
+    return warp(torch.stack((cos, -sin, sin, cos), dim=1).reshape(-1, 2, 2), shifts, factors, sources)
 
 
 def shears_stretches(
@@ -101,7 +105,7 @@ def shears_stretches(
     ``factors`` are the shear and the natural log of the stretch.
     """
     check_real("max_shear", max_shear, minimum=0)
-    uniform = _uniform(n_images, 2, generator)
+    uniform = torch.rand(check_count("n_images", n_images, maximum=MOST_IMAGES), 2, generator=generator)
     shear = max_shear * (2 * uniform[:, 0] - 1)
     stretch = _between("stretches", stretches, uniform[:, 1])
     # Where an output pixel looks in the source: stretched back, then sheared back.
@@ -146,15 +150,6 @@ def warp(
         chunks.append(sampled.flatten(1))
     truth = torch.stack(tuple(factors.values()), dim=1)
     return TransformedImages(unit_norm(torch.cat(chunks)), labels, truth, tuple(factors))
-
-
-def _uniform(n_images: int, n_factors: int, generator: Generator) -> Float[Tensor, "image factor"]:
-    return torch.rand(check_count("n_images", n_images, maximum=MOST_IMAGES), n_factors, generator=generator)
-
-
-def _turns(angles: Float[Tensor, " image"]) -> Float[Tensor, "image 2 2"]:
-    cos, sin = angles.cos(), angles.sin()
-    return torch.stack((cos, -sin, sin, cos), dim=1).reshape(-1, 2, 2)
 
 
 def _between(argument: str, bounds: Span, uniform: Float[Tensor, " image"]) -> Float[Tensor, " image"]:
