@@ -13,9 +13,8 @@ from torch import Tensor
 
 from liesparse import stiefel
 from liesparse._checks import MOST, NOISE, check_count, check_images, check_matrix, check_real, check_unit_norm
-from liesparse.inference import expect_pose
 from liesparse.model import Codes, Images, Numbers, Parameters
-from liesparse.posterior import AdaptiveEngine, Engine
+from liesparse.posterior import AdaptiveEngine, Engine, Evidence
 from liesparse.posterior.ascent import fista
 from liesparse.settings import MOST_STEPS
 
@@ -157,9 +156,10 @@ def pair_statistics(model: Parameters, second: Images, engine: Engine) -> Basis:
 
     That term would only shrink W, whose columns have norm 1.
     """
-    expected = expect_pose(model, second, torch.eye(len(second)).to(second), engine)
-    moved, returned = expected.moved.flatten(1), expected.returned.flatten(1)
-    return (second.T @ moved + model.dictionary @ returned) / len(second)
+    moved, returned = engine.carry(
+        Evidence.of_planes(model, model.to_planes(model.dictionary.T), model.to_planes(second))
+    )
+    return (second.T @ moved.flatten(1) + model.dictionary @ returned.flatten(1)) / len(second)
 
 
 @torch.no_grad()

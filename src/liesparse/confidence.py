@@ -13,7 +13,7 @@ from liesparse import torus
 from liesparse.baselines import infer_sparse_codes
 from liesparse.baselines import log_likelihood as plain_log_likelihood
 from liesparse.model import Codes, Images, Numbers, Parameters, Poses, apply_transform, reconstruct
-from liesparse.posterior import AnyEngine, CompositeEngine, CompositePosterior, pose_natural
+from liesparse.posterior import Evidence, PoseEngine
 from liesparse.verdict import code_cost
 
 N_MODES = 5
@@ -32,19 +32,16 @@ class Confidence(NamedTuple):
 
 
 def mode_shares(
-    parameters: Parameters, images: Images, codes: Codes, engine: AnyEngine, n_modes: int = N_MODES
+    parameters: Parameters, images: Images, codes: Codes, engine: PoseEngine, n_modes: int = N_MODES
 ) -> tuple[Float[Tensor, "batch mode torus"], Float[Tensor, "batch mode"]]:
     """Return the modes of the pose, best first, and the share of each: a Gaussian of its height and curvature."""
-    if isinstance(engine, CompositeEngine):
-        poses, log_density, curvature = CompositePosterior(parameters, images, codes).modes(n_modes)
-    else:
-        natural = pose_natural(parameters, images, codes)
-        poses, log_density, curvature = engine.modes(natural, n_modes)
-        log_density = log_density - engine.log_partition(natural)[:, None]
+    evidence = Evidence.of(parameters, images, codes)
+    poses, log_density, curvature = engine.find_modes(evidence, n_modes)
+    log_density = log_density - engine.expect(evidence).log_partition[:, None]
     stiffness = torch.linalg.eigvalsh(curvature).clamp(min=1e-12)
     masses = (log_density + 0.5 * (math.log(2 * math.pi) - stiffness.log()).sum(dim=-1)).clamp(max=0).exp()
     shares = masses / masses.sum(dim=1, keepdim=True).clamp(min=1)  # Gaussians may count some mass twice
-    return torus.wrap(poses).nan_to_num(0.0), shares  # modes that are not there have the share 0
+    return torus.wrap(poses), shares  # modes that are not there have the share 0
 
 
 @torch.no_grad()
@@ -55,7 +52,7 @@ def rate_confidence(
     poses: Poses,
     log_likelihoods: Numbers,
     middles: Float[Tensor, "component torus"],
-    engine: AnyEngine,
+    engine: PoseEngine,
 ) -> Confidence:
     """Say how sure the model is of unit-norm images, from what it inferred.
 

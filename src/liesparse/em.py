@@ -9,7 +9,7 @@ the batches make it online EM; the paper takes gradient steps instead (:func:`li
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -17,10 +17,9 @@ from torch import Tensor
 
 from liesparse import stiefel
 from liesparse.devices import to_cpu
-from liesparse.inference import AnyExpectation
 from liesparse.lattice import energy_basis, fitted_lattice
-from liesparse.model import Outer, Parameters, unit_columns
-from liesparse.posterior import CompositeExpectation
+from liesparse.model import Parameters, unit_columns
+from liesparse.posterior import PoseExpectation
 
 LEAST_USE = 1e-3  # a shape with less than this share of the mean α² stays as it is
 
@@ -53,30 +52,19 @@ class Averages(NamedTuple):
 
 
 def average(
-    averages: Averages,
-    images: Float[Tensor, "batch pixel"],
-    codes: Float[Tensor, "batch component"],
-    expectation: AnyExpectation,
-    share: float,
-    outer: Outer | None = None,
+    averages: Averages, codes: Float[Tensor, "batch component"], expectation: PoseExpectation, share: float
 ) -> Averages:
     """Let a batch count for ``share`` of the averages and all before it for the rest.
 
     Through an outer group a shape is seen in part only: what is hidden counts as the model has it now, so that the
     M-step is one of majorization, and never lowers the expected likelihood.
     """
-    weight = share / len(images)
-    if isinstance(expectation, CompositeExpectation):
-        assert outer is not None  # the model's own
-        returned = (expectation.returned + expectation.shape_planes - expectation.explained).flatten(1)
-        moved = torch.addmm(averages.moved, outer.group_basis, expectation.cross, beta=1 - share, alpha=weight)
-    else:
-        returned, turned = expectation.returned.flatten(1), expectation.moved.flatten(1)
-        moved = torch.addmm(averages.moved, images.T, turned, beta=1 - share, alpha=weight)
+    seen = expectation.returned + (expectation.shape_planes - expectation.explained)
+    rates: dict[str, Any] = {"beta": 1 - share, "alpha": share / len(codes)}
     return Averages(
-        moved,
-        torch.addmm(averages.returned, returned.T, codes, beta=1 - share, alpha=weight),
-        torch.addmm(averages.gram, codes.T, codes, beta=1 - share, alpha=weight),
+        torch.addmm(averages.moved, expectation.frame, expectation.cross, **rates),
+        torch.addmm(averages.returned, seen.flatten(1).T, codes, **rates),
+        torch.addmm(averages.gram, codes.T, codes, **rates),
     )
 
 

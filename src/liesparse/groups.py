@@ -123,16 +123,7 @@ class Translations(Composable):
 
     def make_basis(self, images: Float[Tensor, "image pixel"], n_irreps: int) -> Basis:
         """Return the waves that hold most of the energy of the images."""
-        _check_shape(images, self.height, self.width)
-        across, down = torch.meshgrid(*map(_below_half, (self.width, self.height)), indexing="ij")
-        omega = torch.stack((across, down), dim=-1).flatten(0, 1)
-        omega = omega[(omega[:, 0] > 0) | ((omega[:, 0] == 0) & (omega[:, 1] > 0))]  # of ω and -ω one
-        rows, columns = torch.meshgrid(
-            *(torch.arange(size, dtype=torch.float64) for size in (self.height, self.width)), indexing="ij"
-        )
-        turns = torch.stack((columns.flatten() / self.width, rows.flatten() / self.height), dim=1)
-        fastest = [place.flatten() for place, size in ((columns, self.width), (rows, self.height)) if size % 2 == 0]
-        return _most_energy(_waves(turns @ omega.double().T), omega, _still(images, fastest), images, n_irreps)
+        return _fourier_basis((self.height, self.width), images, n_irreps)
 
 
 @dataclass(frozen=True)
@@ -149,13 +140,7 @@ class Shifts(Composable):
 
     def make_basis(self, images: Float[Tensor, "image pixel"], n_irreps: int) -> Basis:
         """Return the waves that hold most of the energy of the signals."""
-        _check_shape(images, self.length)
-        omega = _below_half(self.length)
-        omega = omega[omega > 0][:, None]
-        places = torch.arange(self.length, dtype=torch.float64)
-        waves = _waves((places / self.length)[:, None] @ omega.double().T)
-        fastest = [places] if self.length % 2 == 0 else []
-        return _most_energy(waves, omega, _still(images, fastest), images, n_irreps)
+        return _fourier_basis((self.length,), images, n_irreps)
 
 
 @dataclass(frozen=True)
@@ -255,23 +240,33 @@ def _check_shape(images: Float[Tensor, "image pixel"], *sizes: int) -> None:
         reject("images", f"images of the group's size, {expected}", f"{images.shape[1]} pixels", "Change one of them.")
 
 
-def _below_half(size: int) -> Int[Tensor, " frequency"]:
-    """Return the frequencies that so many samples tell apart."""
-    most = (size - 1) // 2
-    return torch.arange(-most, most + 1)
+def _fourier_basis(shape: tuple[int, ...], images: Float[Tensor, "image pixel"], n_irreps: int) -> Basis:
+    """Return the waves below half of each size that hold most energy, and what cannot move.
+
+    That is the constant and, where a size is even, the wave that alternates from pixel to pixel along it.
+    """
+    _check_shape(images, *shape)
+    halves = [(size - 1) // 2 for size in reversed(shape)]
+    omega = torch.cartesian_prod(*(torch.arange(-half, half + 1) for half in halves)).view(-1, len(shape))
+    omega = omega[len(omega) // 2 + 1 :]  # in this order -ω comes before ω, and 0 is in the middle
+    still = [torch.ones(images.shape[1], dtype=torch.float64)]
+    even = torch.tensor([size % 2 == 0 for size in reversed(shape)])
+    if even.any():
+        still.append(1 - 2 * grid_places(shape)[:, even].sum(dim=1).remainder(2))
+    return _most_energy(fourier_waves(shape, omega), omega, torch.stack(still, dim=1), images, n_irreps)
 
 
-def _waves(turns: Float[Tensor, "pixel wave"]) -> Waves:
+def grid_places(shape: tuple[int, ...]) -> Float[Tensor, "pixel axis"]:
+    """Return where each pixel lies, x before y."""
+    places = torch.cartesian_prod(*(torch.arange(size, dtype=torch.float64) for size in shape))
+    return places.view(-1, len(shape)).flip(1)
+
+
+def fourier_waves(shape: tuple[int, ...], omega: Int[Tensor, "wave axis"]) -> Waves:
+    """Return waves of norm 1 that turn ω times over the whole picture, x before y."""
+    turns = (grid_places(shape) / torch.tensor(shape).flip(0)) @ omega.double().T
     waves = torch.polar(torch.ones_like(turns), 2 * math.pi * turns)
     return waves / waves.abs().norm(dim=0)
-
-
-def _still(
-    images: Float[Tensor, "image pixel"], fastest: list[Float[Tensor, " pixel"]]
-) -> Float[Tensor, "pixel column"]:
-    """Return the constant and, where a size is even, the wave that alternates from pixel to pixel along it."""
-    alternating = [1 - 2 * torch.stack(fastest).sum(dim=0).remainder(2)] if fastest else []
-    return torch.stack((torch.ones(images.shape[1], dtype=torch.float64), *alternating), dim=1)
 
 
 def _principal(turned: Waves, images: Float[Tensor, "image pixel"]) -> Complex[Tensor, "pixel kept_wave"]:

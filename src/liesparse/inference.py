@@ -14,16 +14,8 @@ from torch import Tensor
 from liesparse import torus
 from liesparse._checks import check_choice, check_count, check_images, check_matrix, check_real, reject
 from liesparse.devices import full_precision
-from liesparse.model import Codes, Images, Numbers, Parameters, Planes, Poses, compose
-from liesparse.posterior import (
-    AnyEngine,
-    Ascent,
-    CompositeEngine,
-    CompositeExpectation,
-    natural_parameters,
-    pose_natural,
-    turn_between,
-)
+from liesparse.model import Codes, Images, Parameters, Planes, Poses, compose
+from liesparse.posterior import Ascent, Evidence, PoseEngine, PoseExpectation
 
 Gradient = Literal["approximate", "exact"]
 GRADIENTS: tuple[Gradient, ...] = ("approximate", "exact")
@@ -33,28 +25,6 @@ CODE_UPDATES: tuple[CodeUpdate, ...] = ("subgradient", "proximal")
 STEP_SAFETY = 1.5  # [Chau20, app. D]
 
 
-class PoseExpectation(NamedTuple):
-    """What the E-step knows of the pose: planes of shape and image, and R̄ and ln Z under P(s|I,α)."""
-
-    shape_planes: Planes
-    image_planes: Planes
-    rotation: Planes
-    log_partition: Numbers
-
-    @property
-    def moved(self) -> Planes:
-        """R̄u, the shape as the image is expected to show it."""
-        return torus.apply_mean_rotation(self.shape_planes, self.rotation)
-
-    @property
-    def returned(self) -> Planes:
-        """R̄ᵀv, the image turned back."""
-        return torus.apply_mean_rotation_transposed(self.image_planes, self.rotation)
-
-
-AnyExpectation = PoseExpectation | CompositeExpectation
-
-
 class Gradients(NamedTuple):
     """The two directions of a step, each a mean over a batch."""
 
@@ -62,40 +32,23 @@ class Gradients(NamedTuple):
     group_basis: Float[Tensor, "pixel column"]
 
 
-def expect_pose(parameters: Parameters, images: Images, codes: Codes, engine: AnyEngine) -> AnyExpectation:
+def expect_pose(parameters: Parameters, images: Images, codes: Codes, engine: PoseEngine) -> PoseExpectation:
     """Integrate the pose out at fixed codes: R̄ = E[R(s)] under P(s | I, α) [Chau20, app. B and C]."""
     engine.check_fits(parameters)
-    shape_planes = parameters.to_planes(compose(parameters, codes))
-    image_planes = parameters.seen_planes(images)
-    if isinstance(engine, CompositeEngine):
-        return engine.expect(shape_planes, image_planes, turn_between(parameters), parameters.noise_std)
-    natural = natural_parameters(shape_planes, image_planes, parameters.noise_std, parameters.pose_prior)
-    log_partition, rotation = engine.moments(natural)
-    return PoseExpectation(shape_planes, image_planes, rotation, log_partition)
+    frame = images.T if parameters.outer is None else parameters.outer.group_basis
+    return engine.expect(Evidence.of(parameters, images, codes))._replace(frame=frame)
 
 
-def unturned_residual(expectation: AnyExpectation, gradient: Gradient) -> Planes:
+def unturned_residual(expectation: PoseExpectation, gradient: Gradient) -> Planes:
     """Return Wᵀ E[T(s)ᵀ ε], the residual turned back to s = 0, which every gradient contains [Chau20, app. C].
 
     exact: R̄ᵀv - u.  approximate: R̄ᵀ(v - R̄u), where T(s) and ε are taken as independent.
     """
-    if isinstance(expectation, CompositeExpectation):
-        return expectation.returned - (expectation.explained if gradient == "exact" else expectation.damped)
-    u, rotation = expectation.shape_planes, expectation.rotation
-    explained = u if gradient == "exact" else rotation.square().sum(dim=-1, keepdim=True) * u  # R̄ᵀR̄ = (c² + s²)·1
-    return expectation.returned - explained
-
-
-def moved_product(parameters: Parameters, images: Images, expectation: AnyExpectation) -> Float[Tensor, "pixel column"]:
-    """Return Σ I (R̄u)ᵀ over the images; with an outer group Σ E[T₂ᵀI (R₁u)ᵀ]."""
-    if isinstance(expectation, CompositeExpectation):
-        assert parameters.outer is not None  # as the engine was fit
-        return parameters.outer.group_basis @ expectation.cross
-    return images.T @ expectation.moved.flatten(1)
+    return expectation.returned - (expectation.explained if gradient == "exact" else expectation.damped)
 
 
 def code_gradient(
-    parameters: Parameters, codes: Codes, expectation: AnyExpectation, gradient: Gradient = "exact"
+    parameters: Parameters, codes: Codes, expectation: PoseExpectation, gradient: Gradient = "exact"
 ) -> Codes:
     """Return ∇_α ln P(α|I) with the subgradient sign(0) = 0 [Chau20, eq. 6 and app. C]."""
     residual = parameters.from_planes(unturned_residual(expectation, gradient))
@@ -103,7 +56,7 @@ def code_gradient(
 
 
 def parameter_gradients(
-    parameters: Parameters, images: Images, codes: Codes, expectation: AnyExpectation, gradient: Gradient = "exact"
+    parameters: Parameters, codes: Codes, expectation: PoseExpectation, gradient: Gradient = "exact"
 ) -> Gradients:
     """Return ∇_Φ and ∇_W of ln P(I|α̂), each averaged over the batch [Chau20, eq. 4 and app. C].
 
@@ -114,7 +67,7 @@ def parameter_gradients(
     """
     residual = unturned_residual(expectation, gradient).flatten(1)
     by_dictionary = parameters.group_basis @ (residual.T @ codes)
-    by_group_basis = moved_product(parameters, images, expectation) + compose(parameters, codes).T @ residual
+    by_group_basis = expectation.frame @ expectation.cross + compose(parameters, codes).T @ residual
     scale = len(codes) * parameters.noise_std**2
     return Gradients(by_dictionary / scale, by_group_basis / scale)
 
@@ -133,7 +86,7 @@ def code_step_size(dictionary_planes: Float[Tensor, "component column"], noise_s
 def infer_codes(
     parameters: Parameters,
     images: Images,
-    engine: AnyEngine,
+    engine: PoseEngine,
     *,
     n_code_steps: int = 20,
     start: float | Codes = 0.01,
@@ -187,35 +140,27 @@ def infer_codes(
         exact=gradient == "exact",
         subgradient=update == "subgradient",
     )
-    if isinstance(engine, CompositeEngine):
-        return engine.ascend(start, ascent, turn_between(parameters))
-    return engine.ascend(start, ascent)
+    return engine.find_codes(start, ascent, parameters.turn)
 
 
 @full_precision
-def map_poses(parameters: Parameters, images: Images, codes: Codes, engine: AnyEngine, *, refine: bool = True) -> Poses:
+def map_poses(
+    parameters: Parameters, images: Images, codes: Codes, engine: PoseEngine, *, refine: bool = True
+) -> Poses:
     """Find ŝ = argmax P(s|I,α̂): the best grid point, then refined continuously [Chau20, sec. 5].
 
     The highest peaks of the grid are all refined: the best grid point may lie on the lower of two.
     """
     engine.check_fits(parameters)
     check_images(images, parameters.n_pixels, parameters.dtype)
-    if isinstance(engine, CompositeEngine):
-        shape_planes = parameters.to_planes(compose(parameters, codes))
-        turn, image_planes = turn_between(parameters), parameters.seen_planes(images)
-        return engine.modes(shape_planes, image_planes, turn, parameters.noise_std, refine=refine)
-    natural = pose_natural(parameters, images, codes)
-    found = engine.modes(natural).poses if refine else engine.coarse_modes(natural, 1)
-    return torus.wrap(found[:, 0])
+    return torus.wrap(engine.find_poses(Evidence.of(parameters, images, codes), refine=refine))
 
 
-def overlap_poses(parameters: Parameters, shapes: Planes, onto: Planes, engine: AnyEngine) -> Poses:
+def overlap_poses(parameters: Parameters, shapes: Planes, onto: Planes, engine: PoseEngine) -> Poses:
     """Return the poses in which shapes overlap most with others, both given in planes.
 
     Shapes that overlap are found more easily: from equal codes FISTA sees the pose of an image by all of them at once.
     """
-    if isinstance(engine, CompositeEngine):
-        turn = turn_between(parameters)
-        return engine.modes(shapes, (onto.flatten(1) @ turn.T).unflatten(1, (-1, 2)), turn, parameters.noise_std)
+    evidence = Evidence.of_planes(parameters, shapes, onto)
     flat = torch.zeros_like(parameters.pose_prior)
-    return engine.modes(natural_parameters(shapes, onto, parameters.noise_std, flat)).poses[:, 0]
+    return engine.find_poses(evidence._replace(image=evidence.show(onto), prior=flat))

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from liesparse import stiefel
 from liesparse._checks import check_count, check_images, check_n_pixels, check_real, reject
+from liesparse.groups import fourier_waves, grid_places
 from liesparse.lattice import half_lattice
 from liesparse.model import Parameters, uniform_prior
 
@@ -61,23 +62,17 @@ def known_translation(
     A yardstick for learned models: T(s) shifts by s · width / 2π to the right and s · height / 2π down.
     The mean brightness does not move; its plane, ω = 0, holds the checkerboard as second column.
     """
-    n_components, height, width = shapes.shape
+    height, width = shapes.shape[1:]
     check_n_pixels(height * width, check_count("n_irreps", n_irreps))
     frequencies = half_lattice(2, n_irreps, include_zero=True)
     if int(frequencies.abs().max()) * 2 >= min(height, width):
-        reject(
-            "n_irreps", f"frequencies below {min(height, width) / 2:g}", str(n_irreps), "Use fewer, or larger images."
-        )
-    rows, columns = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
-    angles = (
-        2 * torch.pi * (columns[..., None] / width * frequencies[:, 0] + rows[..., None] / height * frequencies[:, 1])
-    )
-    waves = torch.stack((angles.cos(), angles.sin()), dim=-1).reshape(height * width, 2 * n_irreps)
-    waves[:, 1] = ((rows + columns) % 2 * 2 - 1).flatten()
-    dictionary = shapes.reshape(n_components, -1).T
+        expected = f"frequencies below {min(height, width) / 2:g}"
+        reject("n_irreps", expected, str(n_irreps), "Use fewer, or larger images.")
+    waves = torch.view_as_real(fourier_waves((height, width), frequencies))
+    waves[:, 0, 1] = 2 * grid_places((height, width)).sum(dim=1).remainder(2) - 1
     return Parameters(
-        group_basis=(waves / waves.norm(dim=0)).to(shapes),
-        dictionary=torch.nn.functional.normalize(dictionary, dim=0).contiguous(),
+        group_basis=torch.nn.functional.normalize(waves.flatten(1), dim=0).to(shapes),
+        dictionary=torch.nn.functional.normalize(shapes.flatten(1), dim=1).T.contiguous(),
         frequencies=frequencies,
         noise_std=noise_std,
         sparsity=sparsity,

@@ -22,7 +22,7 @@ from liesparse.devices import aligned, full_precision, read_numbers
 from liesparse.inference import Gradients, expect_pose, infer_codes, parameter_gradients
 from liesparse.model import Parameters, unit_columns
 from liesparse.parallel import ALONE, Group
-from liesparse.posterior import AnyEngine, engine_of
+from liesparse.posterior import PoseEngine, engine_of
 from liesparse.reseed import reseed
 from liesparse.settings import Settings
 from liesparse.state import Callback, Progress, State
@@ -96,7 +96,7 @@ def resume(
     return state
 
 
-def engine_for(parameters: Parameters, settings: Settings, engine: AnyEngine | None = None) -> AnyEngine:
+def engine_for(parameters: Parameters, settings: Settings, engine: PoseEngine | None = None) -> PoseEngine:
     """Return the engine with which a model learns: the one that there is, as long as the frequencies are the same."""
     same = engine is not None and engine.frequencies is parameters.frequencies  # or a device would be waited for
     if engine is not None and (same or engine.frequencies.equal(parameters.frequencies)):
@@ -109,7 +109,7 @@ def advance(
     state: State,
     batch: Float[Tensor, "batch pixel"],
     settings: Settings,
-    engine: AnyEngine,
+    engine: PoseEngine,
     *,
     n_steps: int | None = None,
     end_of_epoch: bool = False,
@@ -138,13 +138,13 @@ def advance(
     step = state.step + 1
     own: Gradients | em.Averages
     if settings.method == "gradient":  # lines 11-14
-        own = parameter_gradients(parameters, images, codes, expectation, settings.gradient)
+        own = parameter_gradients(parameters, codes, expectation, settings.gradient)
     else:
         n_shapes, seen = parameters.n_components, step * settings.batch_size
         first = n_shapes * settings.first_memory
         remembered = min(n_shapes * settings.memory(done), max(first, seen))  # no more than there was
         share = min(1.0, settings.batch_size / remembered) if state.step else 1.0
-        own = em.average(averages, images, codes, expectation, share, parameters.outer)
+        own = em.average(averages, codes, expectation, share)
     *every, code_mean = group.mean([*own, codes.sum(dim=1).mean()], len(batch))
     if settings.method == "gradient":
         parameters, adam = update(parameters, adam, Gradients(*every), settings)

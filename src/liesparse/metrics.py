@@ -18,7 +18,7 @@ from liesparse import stiefel
 from liesparse._checks import check_choice, check_images, reject
 from liesparse.inference import infer_codes, map_poses
 from liesparse.model import Codes, Images, Numbers, Parameters, Poses, log_prior_codes, reconstruct
-from liesparse.posterior import AnyEngine, log_likelihood, pose_posterior
+from liesparse.posterior import PoseEngine, log_likelihood, pose_posterior
 
 ACTIVE_THRESHOLD = 0.05
 ALIVE_SHARE = 0.001  # a template is alive if it is active in this share of the images
@@ -157,14 +157,14 @@ class Evaluation(NamedTuple):
     registered: Mapping[str, float] = MappingProxyType({})  # what :func:`register_metric` added
 
 
-def refine_codes(parameters: Parameters, images: Images, codes: Codes, engine: AnyEngine) -> Codes:
+def refine_codes(parameters: Parameters, images: Images, codes: Codes, engine: PoseEngine) -> Codes:
     """Go on from the paper's α̂ to the exact maximum of P(α|I), by proximal steps with the exact gradient."""
     how: dict[str, Any] = {"n_code_steps": MAP_STEPS, "update": "proximal", "gradient": "exact"}
     return infer_codes(parameters, images, engine, start=codes, **how)
 
 
 def infer(
-    parameters: Parameters, images: Images, engine: AnyEngine, *, exact_map: bool = False, refine: bool = True
+    parameters: Parameters, images: Images, engine: PoseEngine, *, exact_map: bool = False, refine: bool = True
 ) -> Inferred:
     """Find the codes and the most probable pose of each image, and draw it again by them."""
     codes = infer_codes(parameters, images, engine)
@@ -177,7 +177,7 @@ def infer(
 def evaluate(
     parameters: Parameters,
     images: Images,
-    engine: AnyEngine,
+    engine: PoseEngine,
     *,
     exact_map: bool = False,
     refine: bool = True,
@@ -209,12 +209,12 @@ class Health(NamedTuple):
     multimodal_share: float  # posteriors with a second mode within 3 nats of the first
 
 
-def objective(parameters: Parameters, images: Images, codes: Codes, engine: AnyEngine) -> float:
+def objective(parameters: Parameters, images: Images, codes: Codes, engine: PoseEngine) -> float:
     """Return what learning climbs, the mean of ln P(I|α) + ln P(α) over the images."""
     return float((log_likelihood(parameters, images, codes, engine) + log_prior_codes(parameters, codes)).mean())
 
 
-def examine(parameters: Parameters, images: Images, engine: AnyEngine) -> Health:
+def examine(parameters: Parameters, images: Images, engine: PoseEngine) -> Health:
     """Look at a model on a few held-out images."""
     inferred = infer(parameters, images, engine)
     codes = inferred.codes

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from liesparse import _checks, torus
-from liesparse._checks import check_count, check_matrix, check_real, check_shape, describe, reject
+from liesparse._checks import check_count, check_matrix, check_real, check_shape, reject
 
 Images = Float[Tensor, "batch pixel"]
 Codes = Float[Tensor, "batch component"]
@@ -62,39 +62,25 @@ class Parameters:
 
     def __post_init__(self) -> None:
         _checks.check_frequencies(self.frequencies)
-        for name in ("group_basis", "dictionary", "pose_prior"):
-            value = getattr(self, name)
-            if not isinstance(value, Tensor) or value.ndim != 2 or not value.dtype.is_floating_point:
-                fix = "Convert it with torch.as_tensor(...).float()."
-                reject(name, "a floating point matrix", describe(value), fix)
-            if value.dtype != self.group_basis.dtype:
-                reject(name, f"{self.group_basis.dtype}, as group_basis has", str(value.dtype), "Convert one of them.")
-        n_pixels, n_irreps = self.n_pixels, self.n_irreps
-        _checks.check_n_pixels(n_pixels, n_irreps)
-        if self.group_basis.shape[1] != 2 * n_irreps:
-            expected = f"shape (n_pixels, 2 * n_irreps) with n_irreps = {n_irreps} frequencies"
-            fix = "Give two columns for each frequency."
-            reject("group_basis", expected, str(tuple(self.group_basis.shape)), fix)
-        if len(self.dictionary) != n_pixels or self.n_components == 0:
-            expected = f"shape (n_pixels = {n_pixels}, n_components)"
-            fix = "Give one shape per column; scikit-learn's components_ are its transpose."
-            reject("dictionary", expected, str(tuple(self.dictionary.shape)), fix)
-        if tuple(self.pose_prior.shape) != (n_irreps, 2):
-            fix = "Make one with uniform_prior or conjugate_prior."
-            reject("pose_prior", f"shape (n_irreps = {n_irreps}, 2)", str(tuple(self.pose_prior.shape)), fix)
+        n_irreps, pixels = self.n_irreps, ("n_pixels", self.n_pixels)
+        check_shape("group_basis", self.group_basis, ("n_pixels", None), ("2 * n_irreps", 2 * n_irreps))
+        _checks.check_n_pixels(self.n_pixels, n_irreps)
+        check_shape("dictionary", self.dictionary, pixels, ("n_components", None), self.dtype)
+        check_shape("pose_prior", self.pose_prior, ("n_irreps", n_irreps), ("columns", 2), self.dtype)
+        check_count("n_components", self.n_components)
         check_real("noise_std", self.noise_std, **_checks.NOISE)
         check_real("sparsity", self.sparsity, minimum=0, maximum=_checks.MOST)
         if self.outer is not None:
             _checks.check_frequencies(self.outer.frequencies)
-            rows, columns = ("n_pixels", n_pixels), ("columns", 2 * len(self.outer.frequencies))
-            check_shape("outer.group_basis", self.outer.group_basis, rows, columns, self.dtype)
+            columns = ("columns", 2 * len(self.outer.frequencies))
+            check_shape("outer.group_basis", self.outer.group_basis, pixels, columns, self.dtype)
 
     def validate(self) -> Parameters:
         """Check the values too: finite, W orthonormal, Φ of unit columns. Too slow for every training step."""
         for name in ("group_basis", "dictionary", "pose_prior"):
             check_matrix(name, getattr(self, name), ("rows", None), ("columns", None))
         check_real("pose_prior", float(self.pose_prior.abs().max()), maximum=_checks.MOST)
-        for basis, frequencies in ((self.group_basis, self.frequencies), *([self.outer] if self.outer else [])):
+        for basis, frequencies in self.actions:
             most = _checks.MOST_FREQUENCIES.get(frequencies.shape[1], _checks.MOST_OF_MANY_AXES)
             check_real("frequencies", float(frequencies.abs().max()), maximum=most)
             _checks.check_group_basis(basis)
@@ -122,6 +108,12 @@ class Parameters:
     def n_irreps(self) -> int:
         """Rotation planes (paper: L)."""
         return self.frequencies.shape[0]
+
+    @property
+    def actions(self) -> tuple[Outer, ...]:
+        """W and ω of each group, the outer one first."""
+        own = Outer(self.group_basis, self.frequencies)
+        return (own,) if self.outer is None else (self.outer, own)
 
     @property
     def torus_dim(self) -> int:
@@ -153,7 +145,12 @@ class Parameters:
 
     def seen_planes(self, images: Images) -> Planes:
         """Return the planes of an image as it is seen: those of the outer group, where there is one."""
-        return self.to_planes(images) if self.outer is None else torus.to_planes(self.outer.group_basis, images)
+        return torus.to_planes(self.actions[0].group_basis, images)
+
+    @property
+    def turn(self) -> Float[Tensor, "outer_column column"] | None:
+        """M = W₂ᵀW, which leads from planes of W to those of an outer group."""
+        return None if self.outer is None else self.outer.group_basis.T @ self.group_basis
 
     def from_planes(self, planes: Planes) -> Images:
         """Return W applied to plane coordinates."""
@@ -219,24 +216,24 @@ def narrow_prior(width: float, torus_dim: int = 2) -> PosePrior:
 
 def apply_transform(parameters: Parameters, images: Images, poses: Poses) -> Images:
     """Return T(s) I = W R(s) Wᵀ I for each image and pose [Chau20, sec. 2]; with an outer group T₂(s₂) T₁(s₁) I."""
-    _check_moved(parameters, images, poses)
-    moved = _turn(images, parameters.group_basis, parameters.frequencies, poses[:, parameters.outer_dim :])
-    if parameters.outer is not None:
-        moved = _turn(moved, *parameters.outer, poses[:, : parameters.outer_dim])
-    return moved
+    for action, own in reversed(_parts(parameters, images, poses)):
+        images = _turn(images, *action, own)
+    return images
 
 
 def undo_transform(parameters: Parameters, images: Images, poses: Poses) -> Images:
     """Return T(s)ᵀ I, which brings an image of pose s to s = 0; with an outer group T₁(s₁)ᵀ T₂(s₂)ᵀ I."""
-    _check_moved(parameters, images, poses)
-    if parameters.outer is not None:
-        images = _turn(images, *parameters.outer, -poses[:, : parameters.outer_dim])
-    return _turn(images, parameters.group_basis, parameters.frequencies, -poses[:, parameters.outer_dim :])
+    for action, own in _parts(parameters, images, poses):
+        images = _turn(images, *action, -own)
+    return images
 
 
-def _check_moved(parameters: Parameters, images: Images, poses: Poses) -> None:
+def _parts(parameters: Parameters, images: Images, poses: Poses) -> list[tuple[Outer, Float[Tensor, "batch _"]]]:
+    """Return each group with its part of the poses, the outer one first."""
     check_matrix("images", images, ("batch", None), ("n_pixels", parameters.n_pixels), parameters.dtype)
     check_matrix("poses", poses, ("batch", len(images)), ("torus_dim", parameters.torus_dim), parameters.dtype)
+    actions = parameters.actions
+    return list(zip(actions, poses.split([omega.shape[1] for _, omega in actions], dim=1), strict=True))
 
 
 def _turn(

@@ -81,9 +81,7 @@ class TorusAction(nn.Module):
         """
         if outer and parameters.outer is None:
             reject("outer", "a model of two groups", "one of one group", "Leave it out.")
-        basis, frequencies = parameters.group_basis, parameters.frequencies
-        if outer and parameters.outer is not None:
-            basis, frequencies = parameters.outer
+        basis, frequencies = parameters.actions[0 if outer else -1]
         check_group_basis(basis)
         sizes = parameters.n_pixels, frequencies.shape[1], len(frequencies)
         unused = torch.Generator()  # leaves torch's own generator as it was

@@ -16,11 +16,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from liesparse import stiefel, torus
+from liesparse import stiefel
 from liesparse.inference import overlap_poses
 from liesparse.initialization import PAPER_NOISE
 from liesparse.model import Parameters, apply_transform
-from liesparse.posterior import AnyEngine, CompositeEngine, natural_parameters, turn_between
+from liesparse.posterior import Evidence, PoseEngine
 
 MOST_IMAGES = 6000  # among which neighbours are looked for
 N_NEIGHBOURS = 10
@@ -57,7 +57,7 @@ class Motion(NamedTuple):
 
 
 def learn_motion(
-    parameters: Parameters, images: Float[Tensor, "image pixel"], engine: AnyEngine, *, generator: torch.Generator
+    parameters: Parameters, images: Float[Tensor, "image pixel"], engine: PoseEngine, *, generator: torch.Generator
 ) -> Motion:
     """Learn from pairs of images how they move, within the span that the W of ``parameters`` has."""
     chosen = torch.randperm(len(images), generator=generator)[:MOST_IMAGES].to(images.device)
@@ -72,15 +72,15 @@ def learn_motion(
     return Motion(replace(parameters, group_basis=parameters.group_basis @ turn), planes, explained)
 
 
-def choose_shapes(motion: Motion, n_components: int, engine: AnyEngine) -> Parameters:
+def choose_shapes(motion: Motion, n_components: int, engine: PoseEngine) -> Parameters:
     """Return the model of a motion with the shapes that it carries, each the mean of images brought to one pose."""
     first = torch.zeros_like(motion.planes[:1]).repeat(n_components, 1, 1)  # which explain nothing
     return _with_shapes(motion.parameters, sort_images(motion.planes, first, motion.parameters, engine))
 
 
-def sort_again(parameters: Parameters, images: Float[Tensor, "image pixel"], engine: AnyEngine) -> Parameters:
+def sort_again(parameters: Parameters, images: Float[Tensor, "image pixel"], engine: PoseEngine) -> Parameters:
     """Return the model with its shapes sorted anew from some images, as its motion has become better."""
-    n_sorted = N_SORTED if parameters.outer is None else N_SORTED // 2  # two tori take longer
+    n_sorted = N_SORTED // len(engine.tori)  # two take longer
     shapes, planes = parameters.to_planes(parameters.dictionary.T), parameters.seen_planes(images[:n_sorted])
     return _with_shapes(parameters, sort_images(planes, shapes, parameters, engine))
 
@@ -107,7 +107,7 @@ def _learn_turn(
     coords: Coords,
     near: Int[Tensor, "image neighbour"],
     parameters: Parameters,
-    engine: AnyEngine,
+    engine: PoseEngine,
     generator: torch.Generator,
 ) -> tuple[Float[Tensor, "column column"], float]:
     """Return how the columns of W are turned within their span, and the residual up to which a pair is explained."""
@@ -154,23 +154,18 @@ def _learn_turn(
 
 
 def _carry(
-    source: Shape | Returned, onto: Planes, parameters: Parameters, engine: AnyEngine
+    source: Shape | Returned, onto: Planes, parameters: Parameters, engine: PoseEngine
 ) -> tuple[Planes, Returned]:
     """Return R̄u and R̄ᵀu', where R̄ is expected to carry the first image, or one for all, into the second."""
-    if isinstance(engine, CompositeEngine):
-        one_or_many = source if source.ndim == onto.ndim else source[None]
-        return engine.carry(one_or_many, onto, turn_between(parameters), parameters.noise_std)
-    source = source.expand_as(onto)
-    rotation = engine.moments(natural_parameters(source, onto, parameters.noise_std, parameters.pose_prior)).rotation
-    return torus.apply_mean_rotation(source, rotation), torus.apply_mean_rotation_transposed(onto, rotation)
+    return engine.carry(Evidence.of_planes(parameters, source if source.ndim == onto.ndim else source[None], onto))
 
 
-def sort_images(planes: Planes, shapes: Shapes, parameters: Parameters, engine: AnyEngine) -> Shapes:
+def sort_images(planes: Planes, shapes: Shapes, parameters: Parameters, engine: PoseEngine) -> Shapes:
     """Return shapes as the means of the images that each explains best, all carried to one pose: k-means with motion.
 
     In the first rounds a shape that could well be spared gives way to one that explains more.
     """
-    few = planes[: N_CANDIDATES if parameters.outer is None else N_CANDIDATES // 2]
+    few = planes[: N_CANDIDATES // len(engine.tori)]
     candidates, of_candidates = _candidates(few, len(shapes), parameters, engine)
     for round_ in range(N_ROUNDS):
         shapes = _unit(shapes)
@@ -185,13 +180,12 @@ def sort_images(planes: Planes, shapes: Shapes, parameters: Parameters, engine: 
 
 
 def _candidates(
-    few: Planes, n_shapes: int, parameters: Parameters, engine: AnyEngine
+    few: Planes, n_shapes: int, parameters: Parameters, engine: PoseEngine
 ) -> tuple[Shapes, Float[Tensor, "candidate image"]]:
     """Return for each of a few images the mean of those that look most like it, and what each mean explains of all."""
     n_alike = max(1, round(ALIKE * len(few) / n_shapes))
     means = []
-    turn = None if parameters.outer is None else turn_between(parameters)
-    for one in _unit(few if turn is None else (few.flatten(1) @ turn).unflatten(1, (-1, 2))):
+    for one in _unit(Evidence.of_planes(parameters, few, few).hide(few)):
         score, returned = _score(one, few, parameters, engine)
         means.append(returned[score.topk(n_alike).indices].sum(dim=0))
     candidates = _unit(torch.stack(means))
@@ -219,7 +213,7 @@ def find_swaps(
     return swaps
 
 
-def _align(shapes: Shapes, parameters: Parameters, engine: AnyEngine) -> Shapes:
+def _align(shapes: Shapes, parameters: Parameters, engine: PoseEngine) -> Shapes:
     """Return the shapes in poses in which they overlap."""
     together, aligned = shapes[0], [shapes[0]]
     for shape in shapes[1:]:
@@ -233,7 +227,7 @@ def _unit(planes: Planes) -> Planes:
     return planes / planes.flatten(1).norm(dim=1)[:, None, None].clamp(min=1e-12)
 
 
-def _score(shape: Shape, planes: Planes, parameters: Parameters, engine: AnyEngine) -> tuple[Tensor, Returned]:
+def _score(shape: Shape, planes: Planes, parameters: Parameters, engine: PoseEngine) -> tuple[Tensor, Returned]:
     """Return the overlap of a shape with images in their most probable poses, and the images carried back to it."""
     moved, returned = _carry(shape, planes, parameters, engine)
     return (moved * planes).sum(dim=(1, 2)), returned

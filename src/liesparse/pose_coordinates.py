@@ -21,7 +21,7 @@ from liesparse.devices import to_cpu
 from liesparse.inference import infer_codes, map_poses
 from liesparse.lattice import useful_frequencies
 from liesparse.model import Parameters
-from liesparse.posterior import AnyEngine
+from liesparse.posterior import PoseEngine
 
 N_IMAGES, IMAGES_PER_COMPONENT = 1500, 60
 TRIAL_STEPS, LAST_STEPS = 5, 40  # M-steps with known poses, of a try and of the one that is taken
@@ -53,7 +53,7 @@ class Fit(NamedTuple):
 
 
 def improve_coordinates(
-    parameters: Parameters, images: Float[Tensor, "image pixel"], engine: AnyEngine, *, generator: torch.Generator
+    parameters: Parameters, images: Float[Tensor, "image pixel"], engine: PoseEngine, *, generator: torch.Generator
 ) -> Parameters:
     """Return the model with its pose in better coordinates, or as it is where none are better."""
     n_seen = max(N_IMAGES, IMAGES_PER_COMPONENT * parameters.n_components)
@@ -74,7 +74,7 @@ def improve_coordinates(
     return replace(parameters, group_basis=group_basis, dictionary=dictionary, frequencies=fit.frequencies)
 
 
-def look(parameters: Parameters, images: Float[Tensor, "image pixel"], engine: AnyEngine) -> Seen:
+def look(parameters: Parameters, images: Float[Tensor, "image pixel"], engine: PoseEngine) -> Seen:
     """Infer template and pose of each image."""
     codes = infer_codes(parameters, images, engine)
     poses = map_poses(parameters, images, codes, engine)

@@ -15,27 +15,22 @@ from liesparse.devices import to_cpu
 from liesparse.em import LEAST_USE
 from liesparse.inference import map_poses, overlap_poses
 from liesparse.model import Parameters, apply_transform, reconstruct
-from liesparse.posterior import AnyEngine, CompositeEngine, natural_parameters
+from liesparse.posterior import PoseEngine
 
 CANDIDATES = 4  # images among which each new shape is chosen, so that not all are the same one
 
 
-def pose_overlaps(parameters: Parameters, engine: AnyEngine) -> Float[Tensor, "component component"]:
+def pose_overlaps(parameters: Parameters, engine: PoseEngine) -> Float[Tensor, "component component"]:
     """Return max over s of Φ_i·T(s)Φ_j, for shapes scaled to norm 1 inside the span of W: 1 for the same shape."""
     n = parameters.n_components
     planes = torch.nn.functional.normalize(parameters.to_planes(parameters.dictionary.T).flatten(1), dim=1)
     planes = planes.unflatten(1, (-1, 2))
-    flat = torch.zeros_like(parameters.pose_prior)
     first, second = torch.triu_indices(n, n, offset=1, device=planes.device)
     overlaps = torch.eye(n, dtype=planes.dtype, device=planes.device)
-    if n > 1 and isinstance(engine, CompositeEngine):
+    if n > 1:
         shapes, poses = parameters.from_planes(planes), overlap_poses(parameters, planes[first], planes[second], engine)
         moved = apply_transform(parameters, shapes[first], poses)
         overlaps[first, second] = overlaps[second, first] = (moved * shapes[second]).sum(dim=1)
-    elif n > 1:
-        assert not isinstance(engine, CompositeEngine)
-        natural = natural_parameters(planes[first], planes[second], 1.0, flat)
-        overlaps[first, second] = overlaps[second, first] = engine.modes(natural).log_density[:, 0]
     return overlaps
 
 
@@ -53,7 +48,7 @@ def reseed(
     parameters: Parameters,
     images: Float[Tensor, "batch pixel"],
     codes: Float[Tensor, "batch component"],
-    engine: AnyEngine,
+    engine: PoseEngine,
     threshold: float,
     use: Float[Tensor, " component"] | None = None,
 ) -> tuple[Parameters, list[int]]:

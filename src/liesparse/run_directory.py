@@ -16,7 +16,7 @@ from liesparse.files import write_atomically, write_json
 from liesparse.inference import infer_codes
 from liesparse.metrics import active_codes, evaluate, examine, snr
 from liesparse.model import Codes, Images, Numbers, reconstruct
-from liesparse.posterior import CompositeEngine, pose_natural
+from liesparse.posterior import Engine, pose_natural
 from liesparse.recipes import EvaluationSettings
 from liesparse.training import N_MONITORED
 from liesparse.verdict import code_cost
@@ -147,7 +147,7 @@ def measure(
     if coder.verdict_ is not None:
         names = ("found", "n_motions", "explained", "plain_snr")
         metrics |= {f"verdict_{name}": getattr(coder.verdict_, name) for name in names}
-    if not isinstance(engine, CompositeEngine):
+    if isinstance(engine, Engine):  # of one group
         natural = pose_natural(model, few, infer_codes(model, few, engine))
         sample_size = float(engine.effective_sample_size(natural).min())
         if math.isfinite(sample_size):

@@ -199,12 +199,10 @@ def apply_generator(parameters: Parameters, images: Images, axis: int) -> Images
     if not 0 <= axis < parameters.torus_dim:
         reject("axis", f"0 <= axis < torus_dim = {parameters.torus_dim}", str(axis), "Axes count from 0.")
     check_matrix("images", images, ("batch", None), ("n_pixels", parameters.n_pixels), parameters.dtype)
-    basis, frequencies = parameters.group_basis, parameters.frequencies
-    if parameters.outer is not None and axis < parameters.outer_dim:
-        basis, frequencies = parameters.outer
-    else:
-        axis -= parameters.outer_dim
-    turned = torus.quarter(torus.to_planes(basis, images)) * frequencies[:, axis, None].to(images)
+    inner = axis >= parameters.outer_dim
+    basis, frequencies = parameters.actions[-1 if inner else 0]
+    omega = frequencies[:, axis - inner * parameters.outer_dim, None]
+    turned = torus.quarter(torus.to_planes(basis, images)) * omega.to(images)
     return turned.flatten(1) @ basis.T
 
 

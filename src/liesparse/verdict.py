@@ -20,7 +20,7 @@ from liesparse.baselines import log_likelihood as plain_log_likelihood
 from liesparse.devices import to_cpu
 from liesparse.metrics import active_count, infer, snr
 from liesparse.model import Parameters, reconstruct
-from liesparse.posterior import AnyEngine, log_likelihood
+from liesparse.posterior import PoseEngine, log_likelihood
 from liesparse.symmetry import centred_poses
 
 LEAST_EXPLAINED = 0.85  # of the pictures, noise apart
@@ -91,7 +91,7 @@ def judge(
     parameters: Parameters,
     images: Float[Tensor, "image pixel"],
     training_images: Float[Tensor, "more pixel"],
-    engine: AnyEngine,
+    engine: PoseEngine,
     *,
     seen: Seen | None = None,
     plain: Float[Tensor, "pixel plain_component"] | None = None,
@@ -170,7 +170,7 @@ def share_filled(along: Float[Tensor, " image"], template: Int[Tensor, " image"]
     return sum(share * count for share, count in zip(shares, counts, strict=True)) / sum(counts) if counts else 1.0
 
 
-def poses_of_many(parameters: Parameters, images: Float[Tensor, "image pixel"], engine: AnyEngine) -> Seen:
+def poses_of_many(parameters: Parameters, images: Float[Tensor, "image pixel"], engine: PoseEngine) -> Seen:
     """Return the codes and poses of some tens of images for each template."""
     wanted = min(MOST_IMAGES, IMAGES_PER_TEMPLATE * parameters.n_components)
     parts = [infer(parameters, batch, engine)[2:4] for batch in images[:wanted].split(250)]

@@ -41,9 +41,25 @@ def draw(model, rng, n_images=4):
     return reconstruct(model, codes, poses) + noise, codes, poses
 
 
+class WholeEngine(CompositeEngine):
+    """Sums over all fine points of the inner torus in every step: slow, and none is left out."""
+
+    def __init__(self, outer, frequencies):
+        super().__init__(outer, frequencies)
+        self._points = self._grid(self.n_coarse * self.n_fine)
+
+    def look(self, evidence):
+        return self.at(evidence, self._points[None])
+
+    def _next_points(self, sums, _):
+        return sums.points
+
+    def _hills(self, sums, n_starts):
+        return self._best(sums, n_starts)
+
+
 def whole_engine(model):
-    outer = ReferenceEngine(model.outer.frequencies, N_OUTER, dtype=F64)
-    return CompositeEngine(outer, model.frequencies, whole=True)
+    return WholeEngine(ReferenceEngine(model.outer.frequencies, N_OUTER, dtype=F64), model.frequencies)
 
 
 def brute_force(model, images, codes, engine):

@@ -22,7 +22,6 @@ from liesparse.model import (
 )
 from liesparse.nn import TorusAction
 from liesparse.posterior import (
-    CompositeEngine,
     engine_of,
     log_likelihood,
 )
@@ -30,7 +29,7 @@ from liesparse.report import write_report
 from liesparse.reseed import pose_overlaps
 from liesparse.settings import Settings
 from liesparse.training import CheckpointPolicy, train
-from oracle.composing import F64, draw, make_composition
+from oracle.composing import F64, WholeEngine, draw, make_composition
 
 
 def test_few_points_give_what_all_points_give(rng):
@@ -42,7 +41,7 @@ def test_few_points_give_what_all_points_give(rng):
     model = Parameters(bases[1].group_basis, digits.T, bases[1].frequencies, 0.1, 10.0, uniform_prior(60))
     model = replace(model, outer=Outer(*bases[0]))
     quick = engine_of(model)
-    slow = CompositeEngine(quick.outer, model.frequencies, whole=True)
+    slow = WholeEngine(quick.outer, model.frequencies)
     codes = infer_codes(model, images, quick)
     likelihoods = [log_likelihood(model, images, codes, engine) for engine in (quick, slow)]
     assert_close(*likelihoods, atol=0.1, rtol=0)

@@ -94,7 +94,7 @@ def test_gradients_are_autograd(rng):
     leaf = codes.clone().requires_grad_()
     (log_likelihood(model, images, leaf, engine) - model.sparsity * leaf.sum(dim=1)).sum().backward()
     assert_close(code_gradient(model, codes, expectation, "exact"), leaf.grad, rtol=1e-8, atol=1e-9)
-    found = parameter_gradients(model, images, codes, expectation, "exact")
+    found = parameter_gradients(model, codes, expectation, "exact")
     for name in ("dictionary", "group_basis"):
         leaf = getattr(model, name).clone().requires_grad_()
         log_likelihood(replace(model, **{name: leaf}), images, codes, engine).mean().backward()
@@ -117,7 +117,7 @@ def test_an_m_step_never_lowers_the_expected_likelihood(rng):
     before = float(log_likelihood(model, images, codes, engine).mean())
     for _ in range(5):
         found = expect_pose(model, images, codes, engine)
-        averages = em.average(em.Averages.zero(model), images, codes, found, 1.0, model.outer)
+        averages = em.average(em.Averages.zero(model), codes, found, 1.0)
         model = em.maximize(model, averages)
         after = float(log_likelihood(model, images, codes, engine).mean())
         assert after > before - 1e-9
@@ -131,14 +131,14 @@ def test_shapes_of_which_the_outer_group_shows_a_part_settle_where_the_gradient_
     engine = whole_engine(model)
 
     def uphill():
-        found = parameter_gradients(model, images, codes, expect_pose(model, images, codes, engine), "exact").dictionary
+        found = parameter_gradients(model, codes, expect_pose(model, images, codes, engine), "exact").dictionary
         shapes = model.dictionary
         return float((found - shapes * (found * shapes).sum(dim=0)).norm())  # along the sphere
 
     before = uphill()
     for _ in range(300):
         found = expect_pose(model, images, codes, engine)
-        averages = em.average(em.Averages.zero(model), images, codes, found, 1.0, model.outer)
+        averages = em.average(em.Averages.zero(model), codes, found, 1.0)
         model = em.maximize(model, averages, learn_group=False)
     assert uphill() < 0.01 * before
 

@@ -147,10 +147,10 @@ def test_gradients_averages_and_maxima_stay_where_the_images_are(there):
     with Watch() as seen:
         expectation = expect_pose(model, images, codes, engine)
         for gradient in ("approximate", "exact"):
-            uphill = parameter_gradients(model, images, codes, expectation, gradient)
+            uphill = parameter_gradients(model, codes, expectation, gradient)
             assert uphill.dictionary.shape == (PIXELS, SHAPES)
             assert uphill.group_basis.shape == (PIXELS, COLUMNS)
-        averages = em.average(em.Averages.zero(model), images, codes, expectation, 0.3)
+        averages = em.average(em.Averages.zero(model), codes, expectation, 0.3)
         found = em.maximize(model, averages)
     assert seen.places == {"meta"}
     assert not seen.copied

@@ -29,7 +29,7 @@ def scene(make_model, draw):
 
 
 def full_average(model, images, codes, engine):
-    return em.average(em.Averages.zero(model), images, codes, expect_pose(model, images, codes, engine), 1.0)
+    return em.average(em.Averages.zero(model), codes, expect_pose(model, images, codes, engine), 1.0)
 
 
 def expected_log_likelihood(candidate, model, images, codes, engine):
@@ -64,7 +64,7 @@ def test_the_averages_are_their_sums_over_poses(scene, rotation_matrix):
 def test_a_running_average_forgets_at_its_rate(scene):
     model, images, codes, engine = scene
     first = full_average(model, images, codes, engine)
-    second = em.average(first, images[:5], codes[:5], expect_pose(model, images[:5], codes[:5], engine), 0.25)
+    second = em.average(first, codes[:5], expect_pose(model, images[:5], codes[:5], engine), 0.25)
     alone = full_average(model, images[:5], codes[:5], engine)
     for before, fresh, found in zip(first, alone, second, strict=True):
         assert_close(found, 0.75 * before + 0.25 * fresh)
@@ -155,7 +155,7 @@ def test_a_short_run_learns_to_its_end(make_model, draw, monkeypatch):
     images, _, _ = draw(model, batch=100)
     steps, shares, maximize, average = [], [], em.maximize, em.average
     monkeypatch.setattr(em, "maximize", lambda *given, **how: steps.append(len(shares)) or maximize(*given, **how))
-    monkeypatch.setattr(em, "average", lambda *given: shares.append(given[4]) or average(*given))
+    monkeypatch.setattr(em, "average", lambda *given: shares.append(given[3]) or average(*given))
     settings = Settings(n_epochs=2, batch_size=10, n_grid=12, method="em", first_memory=4.0)
     learn(model, images, settings, generator=torch.Generator().manual_seed(5))
     assert steps == list(range(2, 21, 2))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from liesparse import inference, torus
+from liesparse import torus
 from liesparse.inference import (
     CODE_UPDATES,
     GRADIENTS,
@@ -19,6 +19,7 @@ from liesparse.inference import (
 from liesparse.lattice import half_lattice
 from liesparse.model import reconstruct
 from liesparse.posterior import (
+    Evidence,
     GridEngine,
     ReferenceEngine,
     log_likelihood,
@@ -171,7 +172,7 @@ def test_the_higher_of_two_peaks_wins_even_if_the_grid_prefers_the_lower(make_mo
     lower, higher = engine.points[3, 0], engine.points[10, 0] + 0.5 * 2 * math.pi / 14
     omega = model.frequencies.double()[:, 0]
     natural = torus.features(omega * lower) + 1.02 * torus.features(omega * higher)
-    monkeypatch.setattr(inference, "pose_natural", lambda *_: 30 * natural[None])
+    monkeypatch.setattr(Evidence, "natural", 30 * natural[None])
     images, codes = torch.ones(1, 14, dtype=F64), torch.ones(1, 3, dtype=F64)
     grid_point = map_poses(model, images, codes, engine, refine=False)
     assert_close(grid_point[0, 0], torus.wrap(lower), atol=1e-9, rtol=0)

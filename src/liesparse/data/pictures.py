@@ -127,12 +127,10 @@ def move_picture(
     centre[:2, 2] = width / 2, height / 2
     whole = centre @ size @ matrix @ np.linalg.inv(size) @ np.linalg.inv(centre)
     edge = np.concatenate((pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]))
-    fill = tuple(np.median(edge, axis=0).tolist()) if pixels.ndim == 3 else float(np.median(edge))
-    if pixels.dtype == np.uint8:
-        fill = tuple(map(int, fill)) if isinstance(fill, tuple) else int(fill)
+    fill = np.median(edge, axis=0).astype(pixels.dtype).tolist()  # a number, or one for each colour
     affine = tuple(whole[:2].flatten().tolist())
     picture, how = Image.fromarray(pixels), (Image.Transform.AFFINE, affine, Image.Resampling.BICUBIC)
-    return np.asarray(picture.transform((width, height), *how, fillcolor=fill))
+    return np.asarray(picture.transform((width, height), *how, fillcolor=tuple(fill) if pixels.ndim == 3 else fill))
 
 
 def read_picture(path: Path, preprocessing: Preprocessing) -> NDArray[Any]:

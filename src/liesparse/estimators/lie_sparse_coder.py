@@ -240,8 +240,7 @@ class LieSparseCoder(PosedCoder):
             return self.group
         names = self.group.split("@") if isinstance(self.group, str) else []
         if hasattr(self, "model_") and (len(names) > 1 or Fixed.name in names):  # as a file has it
-            own = Basis(self.model_.group_basis, self.model_.frequencies)
-            bases = [own] if self.model_.outer is None else [Basis(*self.model_.outer), own]
+            bases = [Basis(*action) for action in self.model_.actions]
             if len(names) == len(bases):
                 parts = [
                     Fixed(*basis) if name == Fixed.name else find_group(name, self.image_shape_, basis[1].shape[1])

@@ -8,7 +8,6 @@ from liesparse._checks import check_choice, reject
 from liesparse.model import Codes, Images, Parameters
 from liesparse.posterior.adaptive import AdaptiveEngine as AdaptiveEngine
 from liesparse.posterior.ascent import Ascent as Ascent
-from liesparse.posterior.ascent import Modes as Modes
 from liesparse.posterior.ascent import pose_log_density as pose_log_density
 from liesparse.posterior.ascent import refine_poses as refine_poses
 from liesparse.posterior.base import Device
@@ -16,21 +15,20 @@ from liesparse.posterior.base import Engine as Engine
 from liesparse.posterior.base import GridBased as GridBased
 from liesparse.posterior.base import GridEngine as GridEngine
 from liesparse.posterior.base import Moments as Moments
-from liesparse.posterior.base import Nodes as Nodes
 from liesparse.posterior.base import ReferenceEngine as ReferenceEngine
-from liesparse.posterior.base import natural_parameters as natural_parameters
-from liesparse.posterior.base import pose_natural as pose_natural
 from liesparse.posterior.composite_posterior import CompositePosterior as CompositePosterior
 from liesparse.posterior.composition import CompositeEngine as CompositeEngine
-from liesparse.posterior.composition import CompositeExpectation as CompositeExpectation
-from liesparse.posterior.composition import log_likelihood as log_likelihood
-from liesparse.posterior.composition import turn_between as turn_between
 from liesparse.posterior.distribution import TorusPosterior as TorusPosterior
+from liesparse.posterior.interface import Evidence as Evidence
+from liesparse.posterior.interface import PoseEngine as PoseEngine
+from liesparse.posterior.interface import PoseExpectation as PoseExpectation
+from liesparse.posterior.interface import log_likelihood as log_likelihood
+from liesparse.posterior.interface import natural_parameters as natural_parameters
+from liesparse.posterior.interface import pose_natural as pose_natural
 from liesparse.posterior.sampling import MOST_AXES_BY_GRID
 from liesparse.posterior.sampling import SamplingEngine as SamplingEngine
 from liesparse.torus import Frequencies
 
-AnyEngine = Engine | CompositeEngine
 AnyPosterior = TorusPosterior | CompositePosterior
 EngineFactory = Callable[..., Engine]  # called as (frequencies, n_grid, dtype=..., device=...)
 
@@ -73,8 +71,8 @@ def pose_posterior(parameters: Parameters, images: Images, codes: Codes) -> AnyP
     return TorusPosterior(pose_natural(parameters, images, codes), parameters.frequencies)
 
 
-def engine_of(parameters: Parameters, name: str = "auto", n_grid: int = 50) -> AnyEngine:
+def engine_of(parameters: Parameters, name: str = "auto", n_grid: int = 50) -> PoseEngine:
     """Make the engine ``name`` for a model; where it has an outer group, the engine is for that."""
-    frequencies = parameters.frequencies if parameters.outer is None else parameters.outer.frequencies
+    frequencies = parameters.actions[0].frequencies
     engine = make_engine(name, frequencies, n_grid, dtype=parameters.dtype, device=parameters.device)
     return engine if parameters.outer is None else CompositeEngine(engine, parameters.frequencies)

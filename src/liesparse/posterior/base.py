@@ -1,10 +1,10 @@
-"""What every engine offers, integrals over the pose s under P(s) ∝ exp(η·T(s)) [Chau20, app. B], and how to get η.
+"""What every engine of one torus offers: integrals over the pose s under P(s) ∝ exp(η·T(s)) [Chau20, app. B].
 
 The paper's quadrature on N points per axis is here too: dense sums as the definition reads, and separable ones.
 """
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from functools import cached_property
 from typing import NamedTuple
 
@@ -14,8 +14,8 @@ from torch import Tensor
 
 from liesparse import torus
 from liesparse._checks import check_count, check_frequencies, reject
-from liesparse.model import Parameters, compose
-from liesparse.posterior.ascent import Ascent, Codes, Modes, Natural, PerImage, PosesOfModes, find_modes
+from liesparse.posterior.ascent import Ascent, Codes, Modes, Natural, PerImage, Poses, PosesOfModes, find_modes
+from liesparse.posterior.interface import Evidence, PoseEngine, PoseExpectation, Turn
 from liesparse.posterior.kernels.library import Library, library_for
 from liesparse.posterior.kernels.sums import GridKernel, SamplingKernel
 from liesparse.posterior.separable import Folded, FrequencyBox, SeparableSum, sum_points
@@ -24,7 +24,6 @@ from liesparse.torus import Frequencies
 N_CANDIDATES = 4  # places that are climbed for each mode that is asked for
 
 Device = torch.device | None  # None: where the frequencies are
-Images = Float[Tensor, "batch pixel"]
 OnGrid = Float[Tensor, "batch point"]
 
 
@@ -42,25 +41,15 @@ class Nodes(NamedTuple):
     log_weights: OnGrid
 
 
-class Engine(ABC):
+class Engine(PoseEngine):
     """Integrals over the torus for one set of frequencies."""
 
     _kernel: GridKernel | SamplingKernel | None = None
 
     def __init__(self, frequencies: Frequencies, *, dtype: torch.dtype = torch.float32, device: Device = None) -> None:
         self.frequencies = check_frequencies(frequencies)
-        self.torus_dim = frequencies.shape[1]  #: dimension of the pose (paper: n)
-        self.dtype = dtype
+        self.tori, self.torus_dim, self.dtype = (frequencies,), frequencies.shape[1], dtype
         self.device = frequencies.device if device is None else device
-
-    def check_fits(self, parameters: Parameters) -> None:
-        """Reject a model with other frequencies, another floating point type, or on another device."""
-        if not self.frequencies.equal(parameters.frequencies):
-            reject("engine", "the model's own frequencies", "other ones", "Make it from parameters.frequencies.")
-        for name in ("dtype", "device"):
-            own, wanted = getattr(self, name), getattr(parameters, name)
-            if own != wanted:
-                reject("engine", f"{name} {wanted}, as the model has", str(own), f"Pass {name} to the engine.")
 
     @property
     def kernel(self) -> str:
@@ -99,6 +88,33 @@ class Engine(ABC):
     def ascend(self, codes: Codes, ascent: Ascent) -> Codes:
         """Return the codes after all steps of FISTA; they carry no gradient [Chau20, app. D]."""
         return ascent.climb(codes, lambda natural: self.moments(natural).rotation)
+
+    def expect(self, evidence: Evidence) -> PoseExpectation:
+        """Integrate the pose out [Chau20, app. B and C]."""
+        log_partition, rotation = self.moments(evidence.natural)
+        u, moved = evidence.shape, torus.apply_mean_rotation(evidence.shape, rotation)
+        returned = torus.apply_mean_rotation_transposed(evidence.image, rotation)
+        cos, sin = rotation.split(1, dim=-1)
+        damped = (cos * cos + sin * sin) * u  # R̄ᵀR̄ = (c² + s²)·1
+        return PoseExpectation(u, returned, u, damped, moved, log_partition, moved.flatten(1))
+
+    def log_evidence(self, evidence: Evidence) -> PerImage:
+        """Return ln ∫ P(s) exp((v·R(s)u - ‖u‖²/2) / σ²) ds."""
+        energy = evidence.shape.square().sum(dim=(1, 2)) / (2 * evidence.noise_std**2)
+        return self.log_partition(evidence.natural) - self.log_partition(evidence.prior[None]) - energy
+
+    def find_modes(self, evidence: Evidence, n_modes: int) -> Modes:
+        """Return the highest distinct modes."""
+        return self.modes(evidence.natural, n_modes)
+
+    def find_poses(self, evidence: Evidence, *, refine: bool = True) -> Poses:
+        """Return the most probable pose of each image, or the best of the engine's own points."""
+        natural = evidence.natural
+        return (self.modes(natural).poses if refine else self.coarse_modes(natural, 1))[:, 0]
+
+    def find_codes(self, codes: Codes, ascent: Ascent, turn: Turn | None) -> Codes:  # noqa: ARG002
+        """Return the codes after all steps of FISTA."""
+        return self.ascend(codes, ascent)
 
 
 class GridBased(Engine):
@@ -235,19 +251,3 @@ class GridEngine(GridBased):
         image_planes, dictionary_planes, prior = map(self._box.fold, (*ascent[:2], ascent.pose_prior[None]))
         inside = ascent._replace(image_planes=image_planes, dictionary_planes=dictionary_planes, pose_prior=prior[0])
         return inside.climb(codes, lambda folded: self._sum_folded(folded).rotation)
-
-
-def natural_parameters(
-    shape_planes: torus.Planes, image_planes: torus.Planes, noise_std: float, pose_prior: Float[Tensor, "irrep 2"]
-) -> torus.Planes:
-    """Return η̂ = η + (u₁v₁ + u₂v₂, u₁v₂ - u₂v₁)/σ² for each plane [Chau20, app. B].
-
-    u are the planes of the untransformed shape WᵀΦα, v those of the image WᵀI.
-    """
-    return pose_prior + torus.apply_mean_rotation_transposed(image_planes, shape_planes) / noise_std**2
-
-
-def pose_natural(parameters: Parameters, images: Images, codes: Codes) -> Natural:
-    """Return η̂ of P(s | I, α) [Chau20, app. B]."""
-    shape_planes = parameters.to_planes(compose(parameters, codes))
-    return natural_parameters(shape_planes, parameters.to_planes(images), parameters.noise_std, parameters.pose_prior)

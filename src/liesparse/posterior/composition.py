@@ -11,14 +11,14 @@ import math
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from liesparse import torus
-from liesparse._checks import check_images, reject
-from liesparse.model import Images, Parameters, compose
-from liesparse.posterior.ascent import Ascent, Codes, PerImage, Poses, fista
-from liesparse.posterior.base import Engine, natural_parameters
+from liesparse._checks import reject
+from liesparse.posterior.ascent import Ascent, Codes, Modes, PerImage, Poses, PosesOfModes, fista
+from liesparse.posterior.base import Engine
+from liesparse.posterior.interface import Evidence, Planes, PoseEngine, PoseExpectation, Seen, Turn
 from liesparse.torus import Frequencies
 
 COARSE = {1: 32, 2: 16}  # points of each inner axis at which every image is looked at, by the number of these axes
@@ -28,12 +28,11 @@ N_ALL, N_KEPT, KEPT_UNTIL, N_FINER, FINER_UNTIL, N_LAST = 1, 5, 6, 1, 9, 2
 N_CELLS = 3  # coarse ones that are made finer where moments and modes are asked for
 NEGLIGIBLE = 7.0  # nats below the highest point
 N_STARTS, N_STEPS = 3, 15  # points from which modes are climbed to, and steps of Levenberg and Marquardt
+SAME_MODE = 0.1  # radians within which two modes are one
 AT_ONCE = 16_384  # outer integrals
 
-Planes = Float[Tensor, "#batch irrep 2"]  # of shapes, u₁; one may be for all images
-Seen = Float[Tensor, "batch outer_irrep 2"]  # of images, v
 Points = Float[Tensor, "#batch point inner"]
-Turn = Float[Tensor, "outer_column column"]  # M
+SeenAtPoints = Float[Tensor, "#batch point outer_irrep 2"]
 
 
 class Sums(NamedTuple):
@@ -41,187 +40,170 @@ class Sums(NamedTuple):
 
     points: Points
     inner: Float[Tensor, "#batch point irrep 2"]  # R₁u₁
-    shapes: Float[Tensor, "#batch point outer_irrep 2"]  # u₂ = MR₁u₁
-    rotation: Float[Tensor, "batch point outer_irrep 2"]  # R̄₂
+    shapes: SeenAtPoints  # u₂ = MR₁u₁
+    rotation: SeenAtPoints  # R̄₂
     log_weights: Float[Tensor, "batch point"]
 
+    @property
+    def weights(self) -> Float[Tensor, "batch point 1 1"]:
+        """The probability of each point."""
+        return torch.softmax(self.log_weights, dim=1)[..., None, None]
 
-class CompositeExpectation(NamedTuple):
-    """What the E-step knows of both poses under P(s₂, s₁ | I, α)."""
+    @property
+    def moved(self) -> SeenAtPoints:
+        """R̄₂u₂."""
+        return torus.apply_mean_rotation(self.shapes, self.rotation)
 
-    shape_planes: Planes  # u₁
-    returned: Planes  # E[R₁ᵀMᵀR₂ᵀ]v, the image turned back
-    explained: Planes  # E[R₁ᵀMᵀMR₁]u₁, the shape as the outer group lets it through
-    damped: Planes  # the same with R̄₂ᵀR̄₂ between: T₂ and ε taken as independent
-    moved: Float[Tensor, "batch outer_irrep 2"]  # E[R₂MR₁]u₁
-    cross: Float[Tensor, "outer_column column"]  # Σ E[R₂ᵀv (R₁u₁)ᵀ], of which the best M is the polar factor
-    log_partition: PerImage
+    @property
+    def damped(self) -> SeenAtPoints:
+        """R̄₂ᵀR̄₂u₂."""
+        return self.rotation.square().sum(dim=-1, keepdim=True) * self.shapes
+
+    def back(self, image: Seen) -> SeenAtPoints:
+        """Return R̄₂ᵀv."""
+        return torus.apply_mean_rotation_transposed(image[:, None], self.rotation)
+
+    def take(self, places: Int[Tensor, "batch chosen"]) -> Sums:
+        """Return some points of each image."""
+        return Sums(*(_take(part, places) for part in self))
 
 
-class CompositeEngine:
-    """Integrals over two tori; ``whole`` sums over all fine points of the inner one, which is slow and leaves none out.
+class CompositeEngine(PoseEngine):
+    """Integrals over two tori.
 
     It is made by :func:`liesparse.posterior.engine_of`, and serves the functions that take an engine and a model.
     """
 
-    def __init__(self, outer: Engine, frequencies: Frequencies, *, whole: bool = False) -> None:
-        self.outer, self.frequencies, self.whole = outer, frequencies, whole
+    def __init__(self, outer: Engine, frequencies: Frequencies) -> None:
+        self.outer, self.frequencies = outer, frequencies
+        self.tori, self.dtype, self.device = (outer.frequencies, frequencies), outer.dtype, outer.device
         self.inner_dim = frequencies.shape[1]
         self.torus_dim = outer.torus_dim + self.inner_dim
         if self.inner_dim not in COARSE:
             expected = "an inner group of one or two axes"
             reject("group", expected, f"{self.inner_dim} axes", "Put the group with more axes outside.")
         self.n_coarse, self.n_fine = COARSE[self.inner_dim], FINE[self.inner_dim]
-        n_first = self.n_coarse * (self.n_fine if whole else 1)
-        dtype, device = outer.dtype, outer.device
-        self._points = torus.grid_points(n_first, self.inner_dim, dtype=dtype).to(device)
-        offsets = torus.grid_points(self.n_fine, self.inner_dim, dtype=dtype) / self.n_coarse
-        self._within = (offsets - math.pi * (1 - 1 / self.n_fine) / self.n_coarse).to(device)  # about a coarse point
-        n_sparse = self.n_coarse // self.inner_dim  # two axes would have too many for every pair of a sort
-        self._sparse = torus.grid_points(n_sparse, self.inner_dim, dtype=dtype).to(device)
+        self._points = self._grid(self.n_coarse)
+        middle = math.pi * (1 - 1 / self.n_fine) / self.n_coarse
+        self._within = self._grid(self.n_fine) / self.n_coarse - middle  # about a coarse point
+        self._sparse = self._grid(self.n_coarse // self.inner_dim)  # two axes would have too many for every pair
+        self.cell = 2 * math.pi / (self.n_coarse * self.n_fine)  #: side of what a fine point stands for
+        self.log_cell = self.inner_dim * math.log(self.cell)
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """Floating point type."""
-        return self.outer.dtype
-
-    @property
-    def kernel(self) -> str:
-        """What does the outer integrals."""
-        return self.outer.kernel
-
-    def check_fits(self, parameters: Parameters) -> None:
-        """Reject a model of other groups."""
-        if parameters.outer is None or not self.frequencies.equal(parameters.frequencies):
-            reject("engine", "the model's own frequencies", "other ones", "Make it by engine_of(parameters).")
-        if not self.outer.frequencies.equal(parameters.outer.frequencies):
-            reject("engine", "the outer group's frequencies", "other ones", "Make it by engine_of(parameters).")
-
-    def at(self, shape: Planes, image: Seen, turn: Turn, points: Points, noise_std: float) -> Sums:
-        """Integrate over the outer torus at some points of the inner one; ``shape`` may be one for all images."""
-        n_points = points.shape[1]
-        angles = torus.phases(self.frequencies, points)
-        inner = torus.rotate(shape[:, None].expand(-1, n_points, -1, -1), angles)
-        shapes = (inner.flatten(-2) @ turn.T).unflatten(-1, (-1, 2))
-        flat = torch.zeros(image.shape[1:]).to(image)
-        natural = natural_parameters(shapes, image[:, None].expand(-1, n_points, -1, -1), noise_std, flat)
-        moments = self.outer.moments(natural.flatten(0, 1))
-        energy = shapes.square().sum(dim=(-2, -1)) / (2 * noise_std**2)
-        size = len(image), n_points
-        log_weights = moments.log_partition.view(size) - energy
-        points = points.expand(len(image), -1, -1)
-        return Sums(points, inner, shapes, moments.rotation.unflatten(0, size), log_weights)
-
-    def look(self, shape: Planes, image: Seen, turn: Turn, noise_std: float) -> Sums:
-        """Sum over all coarse points, of which the best are replaced by finer ones; those without mass are left out."""
-        sums = self.at(shape, image, turn, self._points[None], noise_std)
-        if self.whole:
-            return sums
-        chosen = sums.log_weights.topk(N_CELLS, dim=1).indices
-        fine = self.at(shape, image, turn, self._finer(sums, N_CELLS), noise_std)
-        rest = sums.log_weights.scatter(1, chosen, -torch.inf) + self.inner_dim * math.log(self.n_fine)  # larger cells
-        near = rest > fine.log_weights.amax(dim=1, keepdim=True) - NEGLIGIBLE
-        others = rest.topk(max(1, int(near.sum(dim=1).amax())), dim=1).indices
-        coarse = [_take(part, others) for part in sums._replace(log_weights=rest)]
-        own = [part.expand(len(image), *part.shape[1:]) for part in fine]
-        return Sums(*(torch.cat(pair, dim=1) for pair in zip(own, coarse, strict=True)))
-
-    def carry(self, shape: Planes, image: Seen, turn: Turn, noise_std: float) -> tuple[Seen, Planes]:
-        """Return E[R₂MR₁]u₁ and E[R₁ᵀMᵀR₂ᵀ]v over the best cell alone: for the many pairs of a sort."""
-        if len(image) > self.at_once:
-            size, one = self.at_once, len(shape) == 1
-            rows = zip(shape.expand(len(image), -1, -1).split(size), image.split(size), strict=True)
-            parts = [self.carry(shape if one else own, each, turn, noise_std) for own, each in rows]
-            there, returned = zip(*parts, strict=True)
-            return torch.cat(there), torch.cat(returned)
-        sums = self.at(shape, image, turn, self._sparse[None], noise_std)
-        around = self._best(sums, 1) + self.inner_dim * self._within
-        sums = self.at(shape, image, turn, around, noise_std)
-        weights = torch.softmax(sums.log_weights, dim=1)[..., None, None]
-        moved = torus.apply_mean_rotation(sums.shapes, sums.rotation)
-        back = torus.apply_mean_rotation_transposed(image[:, None].expand_as(sums.rotation), sums.rotation)
-        return (weights * moved).sum(dim=1), self.turn_back(weights * back, turn, sums.points)
+    def _grid(self, n_grid: int) -> Float[Tensor, "point inner"]:
+        return torus.grid_points(n_grid, self.inner_dim, dtype=self.dtype).to(self.device)
 
     @property
     def at_once(self) -> int:
         """How many images are looked at together."""
         return max(1, AT_ONCE // len(self._points))
 
+    @property
+    def kernel(self) -> str:
+        """What does the outer integrals."""
+        return self.outer.kernel
+
+    def given(self, evidence: Evidence, inner: Float[Tensor, "*batch irrep 2"]) -> Evidence:
+        """Return the evidence for the outer pose, where the inner one is known and makes R₁u₁ of the shape."""
+        image = evidence.image if inner.ndim == evidence.image.ndim else evidence.image[:, None]
+        flat = torch.zeros(image.shape[-2:]).to(image)
+        return Evidence(evidence.show(inner), image, evidence.noise_std, flat)
+
+    def at(self, evidence: Evidence, points: Points) -> Sums:
+        """Integrate over the outer torus at some points of the inner one."""
+        shape = evidence.shape[:, None].expand(-1, points.shape[1], -1, -1)
+        inner = torus.rotate(shape, torus.phases(self.frequencies, points))
+        outer = self.given(evidence, inner)
+        moments = self.outer.moments(outer.natural.flatten(0, 1))
+        energy = outer.shape.square().sum(dim=(-2, -1)) / (2 * evidence.noise_std**2)
+        size = len(evidence.image), points.shape[1]
+        log_weights = moments.log_partition.view(size) - energy
+        points = points.expand(size[0], -1, -1)
+        return Sums(points, inner, outer.shape, moments.rotation.unflatten(0, size), log_weights)
+
+    def look(self, evidence: Evidence) -> Sums:
+        """Sum over all coarse points, of which the best are replaced by finer ones; those without mass are left out."""
+        sums = self.at(evidence, self._points[None])
+        chosen = sums.log_weights.topk(N_CELLS, dim=1).indices
+        fine = self.at(evidence, self._finer(sums, N_CELLS))
+        rest = sums.log_weights.scatter(1, chosen, -torch.inf) + self.inner_dim * math.log(self.n_fine)  # larger cells
+        near = rest > fine.log_weights.amax(dim=1, keepdim=True) - NEGLIGIBLE
+        others = rest.topk(max(1, int(near.sum(dim=1).amax())), dim=1).indices
+        coarse = sums._replace(log_weights=rest).take(others)
+        own = [part.expand(len(rest), *part.shape[1:]) for part in fine]
+        return Sums(*(torch.cat(pair, dim=1) for pair in zip(own, coarse, strict=True)))
+
+    def carry(self, evidence: Evidence) -> tuple[Seen, Planes]:
+        """Return E[R₂MR₁]u₁ and E[R₁ᵀMᵀR₂ᵀ]v over the best cell alone."""
+        found = []
+        for part in evidence.split(self.at_once):
+            around = self._best(self.at(part, self._sparse[None]), 1) + self.inner_dim * self._within
+            sums = self.at(part, around)
+            moved, back = (sums.weights * planes for planes in (sums.moved, sums.back(part.image)))
+            found.append((moved.sum(dim=1), self._turn_back(part, back, sums)))
+        moved, returned = (torch.cat(parts) for parts in zip(*found, strict=True))
+        return moved, returned
+
     def _finer(self, sums: Sums, n_cells: int) -> Points:
         return (self._best(sums, n_cells)[:, :, None] + self._within).flatten(1, 2)
 
     def _best(self, sums: Sums, n_points: int) -> Points:
-        chosen = sums.log_weights.topk(min(n_points, sums.log_weights.shape[1]), dim=1).indices
-        return sums.points.take_along_dim(chosen[..., None], dim=1)
+        return _take(sums.points, sums.log_weights.topk(min(n_points, sums.log_weights.shape[1]), dim=1).indices)
 
-    @property
-    def log_cell(self) -> float:
-        """Log volume that a fine point of the inner torus stands for."""
-        return self.inner_dim * math.log(2 * math.pi / (self.n_coarse * self.n_fine))
+    def _turn_back(self, evidence: Evidence, planes: SeenAtPoints, sums: Sums) -> Planes:
+        """Return Σ R₁(s₁)ᵀMᵀx over the points."""
+        return torus.rotate(evidence.hide(planes), -torus.phases(self.frequencies, sums.points)).sum(dim=1)
 
-    def expect(self, shape: Planes, image: Seen, turn: Turn, noise_std: float) -> CompositeExpectation:
+    def expect(self, evidence: Evidence) -> PoseExpectation:
         """Integrate both poses out at fixed codes, some images at a time."""
-        size = self.at_once
-        parts = [
-            self._expect(each if len(shape) > 1 else shape, rows, turn, noise_std)
-            for each, rows in zip(shape.expand(len(image), -1, -1).split(size), image.split(size), strict=True)
-        ]
-        joined = [torch.cat(part) for part in zip(*(p._replace(cross=p.log_partition) for p in parts), strict=True)]
-        return CompositeExpectation(*joined)._replace(cross=torch.stack([part.cross for part in parts]).sum(dim=0))
+        parts = [self._expect(part) for part in evidence.split(self.at_once)]
+        of_each = PoseExpectation._fields[:-2]  # of each image
+        joined = {name: torch.cat([getattr(part, name) for part in parts]) for name in of_each}
+        cross = torch.stack([part.cross for part in parts]).sum(dim=0)
+        return PoseExpectation(**joined, cross=cross)
 
-    def _expect(self, shape: Planes, image: Seen, turn: Turn, noise_std: float) -> CompositeExpectation:
-        sums = self.look(shape, image, turn, noise_std)
-        weights = torch.softmax(sums.log_weights, dim=1)[..., None, None]
-        image = image[:, None].expand_as(sums.rotation)
-        shapes = sums.shapes.expand_as(sums.rotation)
-        back = weights * torus.apply_mean_rotation_transposed(image, sums.rotation)
-        lengths = sums.rotation.square().sum(dim=-1, keepdim=True)
-        inner = sums.inner.expand(len(image), -1, -1, -1).flatten(0, 1).flatten(1)
-        return CompositeExpectation(
-            shape.expand(len(image), -1, -1),
-            self.turn_back(back, turn, sums.points),
-            self.turn_back(weights * shapes, turn, sums.points),
-            self.turn_back(weights * lengths * shapes, turn, sums.points),
-            (weights * torus.apply_mean_rotation(shapes, sums.rotation)).sum(dim=1),
-            back.flatten(0, 1).flatten(1).T @ inner,
+    def _expect(self, evidence: Evidence) -> PoseExpectation:
+        sums, n_images = self.look(evidence), len(evidence.image)
+        weights = sums.weights
+        back = weights * sums.back(evidence.image)
+        inner = sums.inner.expand(n_images, -1, -1, -1).flatten(0, 1).flatten(1)
+        return PoseExpectation(
+            evidence.shape.expand(n_images, -1, -1),
+            self._turn_back(evidence, back, sums),
+            self._turn_back(evidence, weights * sums.shapes, sums),
+            self._turn_back(evidence, weights * sums.damped, sums),
+            (weights * sums.moved).sum(dim=1),
             torch.logsumexp(sums.log_weights, dim=1) + self.log_cell,
+            back.flatten(0, 1).flatten(1).T @ inner,
         )
 
-    def turn_back(self, planes: Float[Tensor, "batch point outer_irrep 2"], turn: Turn, points: Points) -> Planes:
-        """Return Σ R₁(s₁)ᵀMᵀx over the points."""
-        angles = torus.phases(self.frequencies, points)
-        inner = (planes.flatten(-2) @ turn).unflatten(-1, (-1, 2))
-        return torus.rotate(inner, -angles).sum(dim=1)
+    def log_evidence(self, evidence: Evidence) -> PerImage:
+        """Return the log of the integral over both poses, whose prior is uniform."""
+        return self.expect(evidence).log_partition - self.torus_dim * math.log(2 * math.pi)
 
-    def ascend(self, codes: Codes, ascent: Ascent, turn: Turn) -> Codes:
+    def find_codes(self, codes: Codes, ascent: Ascent, turn: Turn | None) -> Codes:
         """Return the codes after all steps of FISTA: the first with all points, then with ever fewer and finer ones."""
+        parts = zip(codes.split(self.at_once), ascent.image_planes.split(self.at_once), strict=True)
+        return torch.cat([self._find_codes(each, ascent._replace(image_planes=rows), turn) for each, rows in parts])
+
+    def _find_codes(self, codes: Codes, ascent: Ascent, turn: Turn | None) -> Codes:
         noise_std, atoms = math.sqrt(ascent.variance), ascent.dictionary_planes.flatten(1)
-        size = self.at_once
-        if len(codes) > size:
-            parts = zip(codes.split(size), ascent.image_planes.split(size), strict=True)
-            return torch.cat([self.ascend(each, ascent._replace(image_planes=rows), turn) for each, rows in parts])
         points, n_done = self._points[None], 0
 
         def advance(codes: Codes) -> Codes:
             nonlocal points, n_done
             shape = (codes @ atoms).unflatten(1, (-1, 2))
-            sums = self.at(shape, ascent.image_planes, turn, points, noise_std)
-            weights = torch.softmax(sums.log_weights, dim=1)[..., None, None]
-            back = torus.apply_mean_rotation_transposed(
-                ascent.image_planes[:, None].expand_as(sums.rotation), sums.rotation
-            )
-            explained = sums.shapes
-            if not ascent.exact:
-                explained = sums.rotation.square().sum(dim=-1, keepdim=True) * explained
-            residual = self.turn_back(weights * (back - explained), turn, points)
+            evidence = Evidence(shape, ascent.image_planes, noise_std, ascent.pose_prior, turn)
+            sums = self.at(evidence, points)
+            left = sums.back(evidence.image) - (sums.shapes if ascent.exact else sums.damped)
+            residual = self._turn_back(evidence, sums.weights * left, sums)
             uphill = residual.flatten(1) @ atoms.T * (ascent.step / ascent.variance).to(atoms)
             n_done += 1
-            if not self.whole:
-                points = self._next_points(sums, n_done)
+            points = self._next_points(sums, n_done)
             shrink = codes.sign() if ascent.subgradient else 1.0
             return (codes + uphill - ascent.step * ascent.sparsity * shrink).clamp(min=0)
 
-        return fista(advance, codes, ascent.n_steps).clone()
+        return fista(advance, codes, ascent.n_steps)
 
     def _next_points(self, sums: Sums, n_done: int) -> Points:
         """Return the points over which FISTA sums after so many steps."""
@@ -230,112 +212,97 @@ class CompositeEngine:
         kept = {N_ALL: N_KEPT, FINER_UNTIL: N_LAST * self.inner_dim}.get(n_done)
         return sums.points if kept is None else self._best(sums, kept)
 
-    def modes(self, shape: Planes, image: Seen, turn: Turn, noise_std: float, *, refine: bool = True) -> Poses:
+    def find_poses(self, evidence: Evidence, *, refine: bool = True) -> Poses:
         """Return the most probable (s₂, s₁) of each image: from the best points, climbed in all coordinates."""
-        poses, left = self.climb(shape, image, turn, noise_std, N_STARTS if refine else 1, refine=refine)
-        best = left.argmin(dim=1)
-        return torus.wrap(poses.take_along_dim(best[:, None, None], dim=1)[:, 0])
+        poses, left = self._climb(evidence, N_STARTS if refine else 1, refine=refine)
+        return _take(poses, left.argmin(dim=1, keepdim=True))[:, 0]
 
-    def climb(
-        self, shape: Planes, image: Seen, turn: Turn, noise_std: float, n_starts: int, *, refine: bool = True
-    ) -> tuple[Float[Tensor, "batch start torus"], Float[Tensor, "batch start"]]:
+    def find_modes(self, evidence: Evidence, n_modes: int) -> Modes:
+        """Return the highest distinct modes; where there are fewer, the rest have log density -inf.
+
+        The curvature is JᵀJ/σ², as near a mode the residual is noise.
+        """
+        poses, left = self._climb(evidence, max(N_STARTS, 2 * n_modes))
+        poses = torus.wrap(_take(poses, left.argsort(dim=1)))
+        apart = torus.wrap(poses[:, :, None] - poses[:, None]).norm(dim=-1)
+        repeated = torch.tril(apart < SAME_MODE, diagonal=-1).any(dim=2)
+        chosen = repeated.to(torch.int8).argsort(dim=1, stable=True)[:, :n_modes]
+        poses, missing = _take(poses, chosen), _take(repeated, chosen)
+        log_density = self.log_density(evidence, poses).masked_fill(missing, -torch.inf)
+        _, slopes = self._linearise(evidence.repeat(poses.shape[1]), poses.flatten(0, 1))
+        curvature = (slopes.mT @ slopes / evidence.noise_std**2).unflatten(0, (len(poses), -1)).double()
+        short, pad = max(0, n_modes - poses.shape[1]), torch.nn.functional.pad
+        return Modes(
+            pad(poses.double(), (0, 0, 0, short)),
+            pad(log_density, (0, short), value=-torch.inf),
+            pad(curvature, (0, 0, 0, 0, 0, short)),
+        )
+
+    def log_density(self, evidence: Evidence, poses: PosesOfModes) -> Float[Tensor, "batch mode"]:
+        """Return (‖v‖² - ‖v - R₂MR₁u₁‖²) / 2σ² at some poses of each image."""
+        residual, _ = self._linearise(evidence.repeat(poses.shape[1]), poses.flatten(0, 1))
+        left = residual.double().square().sum(dim=1).unflatten(0, poses.shape[:2])
+        energy = evidence.image.square().sum(dim=(1, 2)).double()[:, None]
+        return (energy - left) / (2 * evidence.noise_std**2)
+
+    def _climb(
+        self, evidence: Evidence, n_starts: int, *, refine: bool = True
+    ) -> tuple[PosesOfModes, Float[Tensor, "batch start"]]:
         """Return where one gets to from the best points, and ‖v - R₂MR₁u₁‖² there."""
-        size = self.at_once
-        parts = []
-        for each, rows in zip(shape.split(size), image.split(size), strict=True):
-            sums = self.look(each, rows, turn, noise_std)
-            parts.append(self._starts(sums, each, rows, turn, noise_std, n_starts, refine))
-        poses, left = zip(*parts, strict=True)
-        return torch.cat(poses), torch.cat(left)
-
-    def _starts(
-        self, sums: Sums, shape: Planes, image: Seen, turn: Turn, noise_std: float, n_starts: int, refine: bool
-    ) -> tuple[Float[Tensor, "batch start torus"], Float[Tensor, "batch start"]]:
-        inner = self._hills(sums, n_starts)
-        n_starts = inner.shape[1]
-        inner = inner.flatten(0, 1)
-        shape, image = (each.repeat_interleave(n_starts, dim=0) for each in (shape, image))
-        turned = torus.rotate(shape, torus.phases(self.frequencies, inner))
-        there = (turned.flatten(1) @ turn.T).unflatten(1, (-1, 2))
-        natural = natural_parameters(there, image, noise_std, torch.zeros(image.shape[1:]).to(image))
-        poses = torch.cat((self.outer.modes(natural).poses[:, 0], inner), dim=1)
-        left = self.linearise(shape, image, turn, poses)[0].square().sum(dim=1)
-        if refine:
-            poses, left = self.refine(shape, image, turn, poses)
-        return poses.unflatten(0, (-1, n_starts)), left.view(-1, n_starts)
+        found = []
+        for part in evidence.split(self.at_once):
+            starts = self._hills(self.look(part), n_starts)
+            many, inner = part.repeat(starts.shape[1]), starts.flatten(0, 1)
+            outer = self.given(many, torus.rotate(many.shape, torus.phases(self.frequencies, inner)))
+            poses = torch.cat((self.outer.find_poses(outer), inner), dim=1)
+            poses, left = self._refine(many, poses, N_STEPS if refine else 0)
+            found.append((poses.unflatten(0, (-1, starts.shape[1])), left.view(starts.shape[:2])))
+        poses, left = (torch.cat(parts) for parts in zip(*found, strict=True))
+        return poses, left
 
     def _hills(self, sums: Sums, n_starts: int) -> Points:
         """Return the best point of each fine cell, then the best of all others."""
-        if self.whole:
-            return self._best(sums, n_starts)
-        n_fine = N_CELLS * self.n_fine**self.inner_dim
-        in_cells = sums.log_weights[:, :n_fine].unflatten(1, (N_CELLS, -1)).argmax(dim=2)
-        first = in_cells + torch.arange(N_CELLS).to(in_cells) * self.n_fine**self.inner_dim
+        in_cell = self.n_fine**self.inner_dim
+        n_fine = N_CELLS * in_cell
+        first = sums.log_weights[:, :n_fine].unflatten(1, (N_CELLS, -1)).argmax(dim=2)
+        first = first + torch.arange(N_CELLS).to(first) * in_cell
         others = sums.log_weights[:, n_fine:].argsort(dim=1, descending=True) + n_fine
         return _take(sums.points, torch.cat((first, others), dim=1)[:, :n_starts])
 
-    def refine(self, shape: Planes, image: Seen, turn: Turn, poses: Poses) -> tuple[Poses, PerImage]:
+    def _refine(self, evidence: Evidence, poses: Poses, n_steps: int) -> tuple[Poses, PerImage]:
         """Lower ‖v - R₂(s₂)MR₁(s₁)u₁‖² by steps of Levenberg and Marquardt; return the poses and what is left."""
-        residual, slopes = self.linearise(shape, image, turn, poses)
+        residual, slopes = self._linearise(evidence, poses)
         left = residual.square().sum(dim=1)
         damping = torch.full_like(left, 1e-3)
-        for _ in range(N_STEPS):
+        for _ in range(n_steps):
             normal = slopes.mT @ slopes
             ridge = (damping[:, None] * normal.diagonal(dim1=1, dim2=2) + 1e-9).diag_embed()
             step = torch.linalg.solve(normal + ridge, slopes.mT @ residual[..., None])[..., 0]
             trial = poses + step.nan_to_num(0.0).clamp(-0.5, 0.5)
-            residual_there, slopes_there = self.linearise(shape, image, turn, trial)
+            residual_there, slopes_there = self._linearise(evidence, trial)
             left_there = residual_there.square().sum(dim=1)
             better = left_there < left
-            poses, residual = (
-                torch.where(better[:, None], new, old) for new, old in ((trial, poses), (residual_there, residual))
-            )
+            poses = torch.where(better[:, None], trial, poses)
+            residual = torch.where(better[:, None], residual_there, residual)
             slopes = torch.where(better[:, None, None], slopes_there, slopes)
             left = torch.where(better, left_there, left)
             damping = torch.where(better, damping / 4, 4 * damping + 1e-3)
         return poses, left
 
-    def linearise(
-        self, shape: Planes, image: Seen, turn: Turn, poses: Poses
+    def _linearise(
+        self, evidence: Evidence, poses: Poses
     ) -> tuple[Float[Tensor, "batch outer_column"], Float[Tensor, "batch outer_column torus"]]:
         """Return v - R₂MR₁u₁, and the derivative of what is taken away by each coordinate of the pose."""
-        n = self.outer.torus_dim
-        outer_angles = torus.phases(self.outer.frequencies, poses[:, :n])
-        turned = torus.rotate(shape, torus.phases(self.frequencies, poses[:, n:]))
-        along = [turned, *(torus.quarter(turned) * omega[:, None] for omega in self.frequencies.to(shape).T)]
-        there = (torch.stack(along, dim=1).flatten(2) @ turn.T).unflatten(-1, (-1, 2))
-        there = torus.rotate(there, outer_angles[:, None].expand(-1, there.shape[1], -1))
-        moved, by_inner = there[:, 0], there[:, 1:]
-        omega = self.outer.frequencies.to(shape)
-        by_outer = torus.quarter(moved)[:, None] * omega.T[:, :, None]
-        slopes = torch.cat((by_outer, by_inner), dim=1).flatten(2).mT
-        return (image - moved).flatten(1), slopes
+        outer, inner = poses.split((self.outer.torus_dim, self.inner_dim), dim=1)
+        turned = torus.rotate(evidence.shape, torus.phases(self.frequencies, inner))
+        along = [turned, *(torus.quarter(turned) * omega[:, None] for omega in self.frequencies.to(poses).T)]
+        angles = torus.phases(self.outer.frequencies, outer)[:, None].expand(-1, len(along), -1)
+        moved, *by_inner = torus.rotate(evidence.show(torch.stack(along, dim=1)), angles).unbind(dim=1)
+        by_outer = [torus.quarter(moved) * omega[:, None] for omega in self.outer.frequencies.to(poses).T]
+        return (evidence.image - moved).flatten(1), torch.stack([*by_outer, *by_inner], dim=1).flatten(2).mT
 
 
-def _take(part: Float[Tensor, "#batch point *rest"], places: Int[Tensor, "batch chosen"]) -> Tensor:
+def _take(part: Shaped[Tensor, "#batch point *rest"], places: Int[Tensor, "batch chosen"]) -> Tensor:
     """Return some points of each image."""
     part = part.expand(len(places), *part.shape[1:])
     return part.take_along_dim(places.view(*places.shape, *[1] * (part.ndim - 2)), dim=1)
-
-
-def turn_between(parameters: Parameters) -> Turn:
-    """Return M = W₂ᵀW₁."""
-    assert parameters.outer is not None  # for compositions only
-    return parameters.outer.group_basis.T @ parameters.group_basis
-
-
-def log_likelihood(parameters: Parameters, images: Images, codes: Codes, engine: Engine | CompositeEngine) -> PerImage:
-    """Return ln P(I | α) with the pose integrated out [Chau20, app. B, last line]."""
-    engine.check_fits(parameters)
-    check_images(images, parameters.n_pixels, parameters.dtype)
-    shape, variance = parameters.to_planes(compose(parameters, codes)), parameters.noise_std**2
-    constant = 0.5 * parameters.n_pixels * math.log(2 * math.pi * variance)
-    energy = images.square().sum(dim=1) / (2 * variance)
-    seen = parameters.seen_planes(images)
-    if isinstance(engine, CompositeEngine):
-        found = engine.expect(shape, seen, turn_between(parameters), parameters.noise_std).log_partition
-        return found - engine.torus_dim * math.log(2 * math.pi) - energy - constant
-    energy = energy + shape.square().sum(dim=(1, 2)) / (2 * variance)
-    prior = engine.log_partition(parameters.pose_prior[None])
-    natural = natural_parameters(shape, seen, parameters.noise_std, parameters.pose_prior)
-    return engine.log_partition(natural) - prior - energy - constant

@@ -3,7 +3,10 @@
 Every density here is P(s) = exp(η·T(s) - ln Z(η)) [Chau20, app. B]: the posterior of an image, or a prior.
 """
 
+from __future__ import annotations
+
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import cached_property
 from typing import NamedTuple
@@ -36,7 +39,81 @@ class Modes(NamedTuple):
     log_prob: Float[Tensor, "batch mode"]
 
 
-class TorusPosterior:
+class PosePosterior(ABC):
+    """P(s | I, α) for each image of a batch. Results are float64 tensors; angles lie in [-π, π]."""
+
+    torus_dim: int  #: dimension of the pose (paper: n)
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__} of {len(self)} image(s), torus_dim = {self.torus_dim}"
+
+    @property
+    @abstractmethod
+    def log_partition(self) -> PerImage:
+        """Ln Z of the log density as :meth:`_log_density` and :meth:`_find_modes` give it."""
+
+    @abstractmethod
+    def _log_density(self, poses: PosesOfModes) -> OnGrid: ...
+
+    @abstractmethod
+    def _find_modes(self, k: int) -> tuple[PosesOfModes, OnGrid]: ...
+
+    @property
+    @abstractmethod
+    def _means(self) -> Float[Tensor, "batch torus 2"]: ...  # E[exp(is)] of each coordinate
+
+    @cached_property
+    def mean(self) -> Poses:
+        """The circular mean of each coordinate."""
+        return torch.atan2(self._means[..., 1], self._means[..., 0])
+
+    @cached_property
+    def width(self) -> Poses:
+        """The circular standard deviation √(-2 ln R) of each coordinate, in radians."""
+        return (-2 * self._means.norm(dim=-1).clamp(1e-300, 1).log()).sqrt()
+
+    @cached_property
+    def mode(self) -> Poses:
+        """The most probable pose ŝ."""
+        return self.modes(1).poses[:, 0]
+
+    def modes(self, k: int) -> Modes:
+        """Return the ``k`` highest distinct modes, best first."""
+        poses, values = self._find_modes(check_count("k", k))
+        poses = torch.where(values.isfinite()[..., None], torus.wrap(poses), torch.nan)
+        return Modes(poses, values - self.log_partition[:, None])
+
+    def log_prob(self, poses: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """Return ln P(s) at one pose for all images (n,), one for each (batch, n), or many for each (batch, k, n)."""
+        poses = torch.as_tensor(poses)
+        if poses.shape[-1:] != (self.torus_dim,) or (poses.ndim > 1 and poses.shape[0] != len(self)) or poses.ndim > 3:
+            expected = f"shape ({self.torus_dim},), (batch = {len(self)}, {self.torus_dim}) or (batch, k, ...)"
+            reject("poses", expected, describe(poses), "Give one row for each image.")
+        many = poses.expand(len(self), -1)[:, None] if poses.ndim < 3 else poses
+        found = self._log_density(many) - self.log_partition[:, None]
+        return found if poses.ndim == 3 else found[:, 0]
+
+    @staticmethod
+    def axis(n_grid: int) -> Float[Tensor, " point"]:
+        """Return the angles of one axis of a density or :meth:`marginal`: from -π, ``n_grid`` equal steps."""
+        return torus.grid_axis(check_count("n_grid", n_grid, 2)) - math.pi
+
+    def _check_axis(self, axis: int) -> None:
+        if not 0 <= axis < self.torus_dim:
+            reject("axis", f"0 <= axis < torus_dim = {self.torus_dim}", str(axis), "Axes count from 0.")
+
+    def _blur(self, angles: OnGrid, weights: OnGrid, n_grid: int) -> Float[Tensor, "batch angle"]:
+        """Return the density of weighted points on a circle, blurred by a von Mises density one step wide."""
+        concentration = (n_grid / (2 * math.pi)) ** 2
+        scale = 2 * math.pi * torch.special.i0e(torch.tensor(concentration, dtype=torch.float64))
+        apart = self.axis(n_grid)[:, None] - angles[:, None]
+        return ((concentration * (apart.cos() - 1)).exp() @ weights[..., None])[..., 0] / scale
+
+
+class TorusPosterior(PosePosterior):
     """P(s | I, α) for each image of a batch. Results are float64 tensors; angles lie in [-π, π].
 
     Integrals are sums over a grid that is as fine as the sharpest posterior needs, up to 2²² points for an image: with
@@ -59,49 +136,29 @@ class TorusPosterior:
         if not bool(natural.isfinite().all()):
             reject("natural", "finite numbers", "NaN or infinite entries", "Check the images and codes.")
         self.natural = to_cpu(natural).double()
-        self.torus_dim = frequencies.shape[1]  #: dimension of the pose (paper: n)
+        self.torus_dim = frequencies.shape[1]
         self._padded = torch.nn.functional.pad(self.natural, (0, 0, 0, self.torus_dim))
 
     def __len__(self) -> int:
         return len(self.natural)
 
-    def __getitem__(self, chosen: int | slice) -> "TorusPosterior":
+    def __getitem__(self, chosen: int | slice) -> TorusPosterior:
         """Return the posteriors of some of the images, always as a batch."""
-        rows = slice(chosen, chosen + 1 or None) if isinstance(chosen, int) else chosen
-        return TorusPosterior(self.natural[rows], self.frequencies)
+        return TorusPosterior(self.natural[as_rows(chosen)], self.frequencies)
 
-    def __repr__(self) -> str:
-        return f"TorusPosterior of {len(self)} image(s), torus_dim = {self.torus_dim}"
-
-    @cached_property
-    def mode(self) -> Poses:
-        """The most probable pose ŝ."""
-        return self.modes(1).poses[:, 0]
-
-    def modes(self, k: int) -> Modes:
-        """Return the ``k`` highest distinct modes, best first."""
-        check_count("k", k)
-        found = [self._mode_engine.modes(natural, k) for natural in self._padded.split(self._at_once)]
-        poses, values = (torch.cat(part) for part in list(zip(*found, strict=True))[:2])
-        poses = torch.where(values.isfinite()[..., None], torus.wrap(poses), torch.nan)
-        return Modes(poses, values - self.log_partition[:, None])
+    def _find_modes(self, k: int) -> tuple[PosesOfModes, OnGrid]:
+        found = [self._mode_engine.modes(natural, k)[:2] for natural in self._padded.split(self._at_once)]
+        poses, values = (torch.cat(part) for part in zip(*found, strict=True))
+        return poses, values
 
     @cached_property
     def log_partition(self) -> PerImage:
         """Ln Z(η)."""
         return self._moments.log_partition
 
-    @cached_property
-    def mean(self) -> Poses:
-        """The circular mean of each coordinate."""
-        cos, sin = self._moments.rotation[:, -self.torus_dim :].unbind(-1)
-        return torch.atan2(sin, cos)
-
-    @cached_property
-    def width(self) -> Poses:
-        """The circular standard deviation √(-2 ln R) of each coordinate, in radians."""
-        length = self._moments.rotation[:, -self.torus_dim :].square().sum(dim=-1).sqrt()
-        return (-2 * length.clamp(1e-300, 1).log()).sqrt()
+    @property
+    def _means(self) -> Float[Tensor, "batch torus 2"]:
+        return self._moments.rotation[:, -self.torus_dim :]
 
     @cached_property
     def cov(self) -> Float[Tensor, "batch torus torus"]:
@@ -117,21 +174,9 @@ class TorusPosterior:
         """-∫ P ln P = ln Z - η·E[T(s)] in nats; the uniform density has n ln 2π."""
         return self.log_partition - (self._padded * self._moments.rotation).sum(dim=(1, 2))
 
-    def log_prob(self, poses: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        """Return ln P(s) at one pose for all images (n,), one for each (batch, n), or many for each (batch, k, n)."""
-        poses = to_cpu(torch.as_tensor(poses)).double()
-        if poses.shape[-1:] != (self.torus_dim,) or (poses.ndim > 1 and poses.shape[0] != len(self)) or poses.ndim > 3:
-            expected = f"shape ({self.torus_dim},), (batch = {len(self)}, {self.torus_dim}) or (batch, k, ...)"
-            reject("poses", expected, describe(poses), "Give one row for each image.")
-        many = poses.expand(len(self), -1)[:, None] if poses.ndim < 3 else poses
-        features = torus.features(torus.phases(self.frequencies, many))
-        found = torch.einsum("blc,bklc->bk", self.natural, features) - self.log_partition[:, None]
-        return found if poses.ndim == 3 else found[:, 0]
-
-    @staticmethod
-    def axis(n_grid: int) -> Float[Tensor, " point"]:
-        """Return the angles of one axis of :meth:`density` and :meth:`marginal`: from -π, ``n_grid`` equal steps."""
-        return torus.grid_axis(check_count("n_grid", n_grid, 2)) - math.pi
+    def _log_density(self, poses: PosesOfModes) -> OnGrid:
+        features = torus.features(torus.phases(self.frequencies, to_cpu(poses).double()))
+        return torch.einsum("blc,bklc->bk", self.natural, features)
 
     def density(self, n_grid: int = 100) -> Float[Tensor, "batch *grid"]:
         """Return P(s) at the points of a grid from -π, of shape (batch, N, …, N); for n >= 4 at most 2²⁷ points."""
@@ -145,28 +190,20 @@ class TorusPosterior:
 
     def marginal(self, axis: int, n_grid: int = 100) -> OnGrid:
         """Return the density of one coordinate at ``n_grid`` angles from -π, the others integrated out."""
-        if not 0 <= axis < self.torus_dim:
-            reject("axis", f"0 <= axis < torus_dim = {self.torus_dim}", str(axis), "Axes count from 0.")
+        self._check_axis(axis)
         check_count("n_grid", n_grid, 2)
         if isinstance(self._engine, GridEngine):
             n_fine = n_grid * max(1, math.ceil(self._engine.n_grid / n_grid))
             engine = GridEngine(self.frequencies, n_fine, dtype=torch.float64)
             rows = [engine.marginal(natural[None], axis) for natural in self._seen_from_minus_pi]
             return torch.cat(rows)[:, :: n_fine // n_grid]
-        concentration = (n_grid / (2 * math.pi)) ** 2  # of the von Mises density that blurs the draws: one step
-        scale = 2 * math.pi * torch.special.i0e(torch.tensor(concentration, dtype=torch.float64))
-        found = []
-        for _, weights, points in self._weights():
-            apart = self.axis(n_grid)[:, None] - points[:, None, :, axis]
-            found.append(((concentration * (apart.cos() - 1)).exp() @ weights[..., None])[..., 0] / scale)
-        return torch.cat(found)
+        return torch.cat([self._blur(points[..., axis], weights, n_grid) for _, weights, points in self._weights()])
 
     def sample(self, k: int, *, generator: torch.Generator | None = None) -> Float[Tensor, "batch k torus"]:
         """Draw ``k`` poses from each posterior.
 
         A point of the grid or of the draws is chosen; a few Metropolis steps take away what is coarse about that.
         """
-        generator = generator if generator is not None else torch.default_generator
         check_count("k", k)
         ridge = RIDGE * torch.eye(self.torus_dim, dtype=torch.float64)
         found = []
@@ -248,3 +285,8 @@ class TorusPosterior:
     def _moments(self) -> Moments:
         found = [self._engine.moments(part.to(self._engine.dtype)) for part in self._padded.split(self._at_once)]
         return Moments(*(torch.cat(part).double() for part in zip(*found, strict=True)))
+
+
+def as_rows(chosen: int | slice) -> slice:
+    """Return one row as a slice, so that it stays a batch."""
+    return slice(chosen, chosen + 1 or None) if isinstance(chosen, int) else chosen

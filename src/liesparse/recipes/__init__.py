@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +15,7 @@ from typing import Any, Literal
 from liesparse._checks import check_choice, check_count, refusing, reject
 from liesparse.groups import Composition, KnownGroup, LearnedTorus
 from liesparse.model import Parameters
-from liesparse.posterior import AnyEngine, engine_names, engine_of
+from liesparse.posterior import PoseEngine, engine_names, engine_of
 from liesparse.settings import Settings
 
 Start = Literal["random", "data", "pairs"]
@@ -37,7 +37,7 @@ class EvaluationSettings:
         if not isinstance(self.refine, bool):
             reject("refine", "true or false", repr(self.refine), "Write it without quotes.")
 
-    def make_engine(self, model: Parameters) -> AnyEngine:
+    def make_engine(self, model: Parameters) -> PoseEngine:
         """Return the engine for a model."""
         return engine_of(model, self.posterior, self.n_grid)
 
@@ -86,9 +86,7 @@ class Recipe:
 
 def names() -> list[str]:
     """Return the names of all values of a recipe."""
-    parts = {"learning": Settings, "evaluation": EvaluationSettings}
-    inner = [f"{part}.{f.name}" for part, kind in parts.items() for f in fields(kind)]
-    return [f.name for f in fields(Recipe) if f.name not in parts] + inner
+    return list(Recipe().values())
 
 
 def load_recipe(name: str | Path = "best") -> Recipe:

@@ -29,7 +29,7 @@ from liesparse.data.images import Preprocessing
 from liesparse.data.pictures import decode_all
 from liesparse.devices import to_cpu
 from liesparse.estimators import LieSparseCoder, SparseCoder
-from liesparse.posterior import AnyEngine, engine_of, log_likelihood
+from liesparse.posterior import PoseEngine, engine_of, log_likelihood
 from liesparse.run_directory import load_run
 
 FOLDER = Path(__file__).parent / "page"
@@ -71,7 +71,7 @@ class Session(NamedTuple):
     title: str
     coder: LieSparseCoder
     baseline: SparseCoder | None
-    engine: AnyEngine
+    engine: PoseEngine
     examples: Float[Tensor, "image pixel"]
 
 
