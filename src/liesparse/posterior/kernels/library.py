@@ -20,7 +20,7 @@ from liesparse.devices import is_cpu
 
 KERNEL_NAMES = ("avx512", "avx2", "baseline", "neon", "torch")
 VARIABLE = "LIESPARSE_KERNEL"  # names another kernel, or torch, for a test
-INTERFACE = 1  # as in kernel.c
+INTERFACE = 2  # as in kernel.c
 GROUP = 4  # images that a thread takes at a time, as in fista.c
 SUFFIXES = {"Windows": "dll", "Darwin": "dylib"}
 FOLDER = Path(__file__).parent
