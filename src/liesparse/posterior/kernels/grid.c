@@ -21,8 +21,8 @@ typedef struct {
     int n;
     const float *first;   /* (point, p, cos|sin) */
     const float *columns; /* (cos|sin, |q|, point), two periods and padding: any arc is contiguous */
-    const float *rows;    /* (point, cos|sin, |q| padded) */
-    const float *lower;   /* 0, or what makes nothing of it, for each column: padding, and points that are there twice */
+    const float *rows;    /* (point, cos|sin, |q| padded), as many points */
+    const float *lower;   /* of each column, s and then -s, how many times its weight is halved: points there twice, padding */
 } Level;
 
 typedef struct {
@@ -104,12 +104,14 @@ static void mix(const Plan *plan, const float *natural, float *mixed) {
 
 /* ---- small products of matrices, in registers ---- */
 
+/* Sums of rows times blocks of columns that stay in registers: few loads for many multiply-adds. In functions marked
+ * INLINE rows and blocks are constants. */
 #define MOST_ROWS 5
 #define MOST_BLOCKS 2
 typedef Vector Tile[MOST_ROWS][MOST_BLOCKS] __attribute__((aligned(64)));
-#define INLINE static inline __attribute__((always_inline)) /* rows and blocks are constants */
+#define INLINE static inline __attribute__((always_inline))
 
-/* sums[i][b] = Σ_k weights[i · across + k · along] · from[k · stride + b · apart ...] */
+/* sums[i][b] = Σ_k weights[i · across + k · along] · the vector at from[k · stride + b · apart] */
 INLINE void multiply(const int rows, const int blocks, int depth, const float *weights, int across, int along,
                      const float *from, int stride, int apart, Tile sums) {
     Tile found = {{{0}}};
@@ -123,8 +125,8 @@ INLINE void multiply(const int rows, const int blocks, int depth, const float *w
         for (int b = 0; b < blocks; b++) sums[i][b] = found[i][b];
 }
 
-/* Call a function for a tile of rows and blocks with both as constants. */
-#define TILE_OF_ROWS(function, rows, blocks, ...)        \
+/* Call a function with rows and blocks as constants. */
+#define CALL_WITH_ROWS(function, rows, blocks, ...)      \
     switch (rows) {                                      \
         case 1: function(1, blocks, __VA_ARGS__); break; \
         case 2: function(2, blocks, __VA_ARGS__); break; \
@@ -132,10 +134,13 @@ INLINE void multiply(const int rows, const int blocks, int depth, const float *w
         case 4: function(4, blocks, __VA_ARGS__); break; \
         default: function(5, blocks, __VA_ARGS__);       \
     }
-#define CALL_TILE(function, rows, blocks, ...)                                 \
-    do {                                                                       \
-        if ((blocks) == 2) { TILE_OF_ROWS(function, rows, 2, __VA_ARGS__) }    \
-        else { TILE_OF_ROWS(function, rows, 1, __VA_ARGS__) }                  \
+#define CALL_TILE(function, rows, blocks, ...)                     \
+    do {                                                           \
+        if ((blocks) == 2) {                                       \
+            CALL_WITH_ROWS(function, rows, 2, __VA_ARGS__)         \
+        } else {                                                   \
+            CALL_WITH_ROWS(function, rows, 1, __VA_ARGS__)         \
+        }                                                          \
     } while (0)
 
 /* How many of n to take at once, at most so many, so that the parts are about equal. */
@@ -146,7 +151,6 @@ static inline int share(int n, int most) {
 static inline int fewer(int a, int b) { return a < b ? a : b; }
 
 /* ---- the last axis ---- */
-
 
 INLINE void turn_last_tile(const int rows, const int blocks, const Plan *plan, const float *mixed, const float *table,
                            int stride, int mirror, int width, int fill, float *parts) {
@@ -170,7 +174,8 @@ INLINE void turn_last_tile(const int rows, const int blocks, const Plan *plan, c
 }
 
 /* parts[p][re|im][column] for one stretch of columns of a table (cos|sin, |q|, column), and from mirror on, if that is
- * not 0, for their mirror images. What is written behind the end of a stretch is overwritten later. */
+ * not 0, for their mirror images. Blocks go from last to first, so that what one writes behind the end of a stretch is
+ * written again by a later one. fill, if not 0, is where some value is put first: no block need reach the padding. */
 static void turn_last(const Plan *plan, const float *mixed, const float *table, int stride, int n_columns, int mirror,
                       int width, float *parts) {
     const int n_first = plan->n_first, at_once = share(n_first, MOST_ROWS), last = PAD(n_columns) / LANE;
