@@ -42,7 +42,7 @@ static int make_run(int *chosen, int count, int n) {
 
 /* The largest values of the coarse grid along both axes, back in the order of the points. */
 static void profile(const Level *coarse, const Work *work) {
-    const int side = PAD(n_columns_half(coarse)), width = 2 * side, n = coarse->n;
+    const int side = n_columns_half(coarse), width = PAD(2 * side), n = coarse->n;
     float columns[width];
     for (int block = 0; block < width; block += LANE) {
         Vector most = load(work->values + block);
@@ -89,55 +89,46 @@ static int look(const Plan *plan, const float *natural, float top, Work *work, i
     return level;
 }
 
-#define AT_ONCE 4 /* sums that share their loads; buffers and tables have room for as many more rows */
-
-/* values[i][column] = Σ_j weights of row i · parts[j][column] */
-static void turn_first(const Plan *plan, const float *table, const int *rows, int n_rows, int width, Work *work) {
-    const int n = 2 * plan->n_first;
-    for (int i = 0; i < n_rows; i += AT_ONCE) {
-        const float *weights[AT_ONCE];
-        for (int k = 0; k < AT_ONCE; k++) weights[k] = table + n * rows[i + k < n_rows ? i + k : i];
-        for (int block = 0; block < width; block += LANE) {
-            Vector sums[AT_ONCE] = {{0}};
-            for (int j = 0; j < n; j++) {
-                const Vector part = load(work->parts + j * width + block);
-                for (int k = 0; k < AT_ONCE; k++) sums[k] += weights[k][j] * part;
-            }
-            for (int k = 0; k < AT_ONCE; k++) store(work->values + (size_t)(i + k) * width + block, sums[k]);
-        }
-    }
+INLINE void put_tile(const int rows, const int blocks, int depth, const float *weights, int across, int along,
+                     const float *from, int width, float *to) {
+    Tile sums;
+    multiply(rows, blocks, depth, weights, across, along, from, width, LANE, sums);
+    for (int i = 0; i < rows; i++)
+        for (int b = 0; b < blocks; b++) store(to + (size_t)i * width + b * LANE, sums[i][b]);
 }
 
-/* parts[j][column] = Σ_i weights of row i · values[i][column] */
-static void project_first(const Plan *plan, const float *table, const int *rows, int n_rows, int width, Work *work) {
-    const int n = 2 * plan->n_first;
-    for (int j = 0; j < n; j += AT_ONCE)
-        for (int block = 0; block < width; block += LANE) {
-            Vector sums[AT_ONCE] = {{0}};
-            for (int i = 0; i < n_rows; i++) {
-                const Vector value = load(work->values + (size_t)i * width + block);
-                const float *weights = table + n * rows[i] + j;
-                for (int k = 0; k < AT_ONCE; k++) sums[k] += weights[k] * value;
-            }
-            for (int k = 0; k < AT_ONCE; k++) store(work->parts + (j + k) * width + block, sums[k]);
-        }
+/* to[i][column] = Σ_k weights[i · across + k · along] · from[k][column] */
+static void multiply_rows(int n_rows, int depth, int width, const float *weights, int across, int along, const float *from,
+                          float *to) {
+    const int at_once = share(n_rows, MOST_ROWS);
+    for (int block = 0; block < width; block += MOST_BLOCKS * LANE)
+        for (int i = 0; i < n_rows; i += at_once)
+            CALL_TILE(put_tile, fewer(at_once, n_rows - i), fewer(MOST_BLOCKS, (width - block) / LANE), depth,
+                      weights + i * across, across, along, from + block, width, to + (size_t)i * width + block);
 }
 
 /* Sum over the chosen rows and columns; returns ln Z without ω = 0 */
 static float sum_part(const Plan *plan, const Level *level, int n_rows, int n_columns, float *rotation, Work *work) {
-    const int n_last = plan->n_last, padded = PAD(n_last), width = PAD(n_columns);
+    const int n = 2 * plan->n_first, n_last = plan->n_last, padded = PAD(n_last), width = PAD(n_columns);
     int stride = 2 * PAD(level->n) + LANE;
-    const float *table = level->columns;
+    const float *columns = level->columns, *by_column = level->rows;
+    float *weights = work->packed, *free = weights + n * n_rows;
+    for (int i = 0; i < n_rows; i++) memcpy(weights + n * i, level->first + n * work->rows[i], sizeof(float) * n);
     if (make_run(work->columns, n_columns, level->n)) {
-        table += work->columns[0];
+        columns += work->columns[0];
+        by_column += 2 * padded * work->columns[0];
     } else {
-        for (int q = 0; q < 2 * n_last; q++)
-            for (int j = 0; j < n_columns; j++) work->packed[q * width + j] = table[q * stride + work->columns[j]];
-        table = work->packed;
+        float *packed = free, *rows = free + 2 * n_last * width;
+        for (int j = 0; j < n_columns; j++) {
+            for (int q = 0; q < 2 * n_last; q++) packed[q * width + j] = columns[q * stride + work->columns[j]];
+            memcpy(rows + 2 * padded * j, by_column + 2 * padded * work->columns[j], sizeof(float) * 2 * padded);
+        }
+        columns = packed;
         stride = width;
+        by_column = rows;
     }
-    turn_last(plan, work->mixed, table, stride, width, work->parts); /* mixed is still there from the coarse grid */
-    turn_first(plan, level->first, work->rows, n_rows, width, work);
+    turn_last(plan, work->mixed, columns, stride, width, 0, width, work->parts); /* mixed as on the coarse grid */
+    multiply_rows(n_rows, n, width, weights, n, 1, work->parts, work->values);
     Vector highest = (Vector){0} - 1e30f;
     for (int i = 0; i < n_rows; i++) {
         float *row = work->values + (size_t)i * width;
@@ -152,24 +143,8 @@ static float sum_part(const Plan *plan, const Level *level, int n_rows, int n_co
         sums += weights;
     }
     const float total = sum(sums);
-    project_first(plan, level->first, work->rows, n_rows, width, work);
-    for (int p = 0; p < plan->n_first; p += 2)
-        for (int block = padded - LANE; block >= 0; block -= LANE) { /* put writes beyond the last |q| */
-            const int both[2] = {p, partner(p, 1, plan->n_first)};
-            Products sums[2] = {{{0}}};
-            for (int c = 0; c < n_columns; c++) {
-                const float *row = level->rows + 2 * padded * work->columns[c] + block;
-                const Vector cosine = load(row), sine = load(row + padded);
-                for (int i = 0; i < 2; i++) {
-                    const float *parts = work->parts + 2 * both[i] * width + c;
-                    sums[i].cc += parts[0] * cosine;
-                    sums[i].ss += parts[width] * sine;
-                    sums[i].cs += parts[0] * sine;
-                    sums[i].sc += parts[width] * cosine;
-                }
-            }
-            for (int i = 0; i < 2; i++) put(plan, rotation + both[i] * n_last + block, sums[i], 1 / total);
-        }
+    multiply_rows(n, n_rows, width, weights, 1, n, work->values, work->parts);
+    project_last(plan, n_columns, work->parts, 0, width, 2 * width, by_column, 1 / total, rotation);
     return top + logf(total) + 2 * logf(TWO_PI / level->n);
 }
 
@@ -210,10 +185,15 @@ static size_t widest(const Plan *plan) {
     return width + 2 * LANE;
 }
 
+/* Floats for the tables of chosen rows and columns. */
+static size_t packed_size(const Plan *plan) {
+    return plan->n_levels > 1 ? 2 * (plan->n_first + plan->n_last + PAD(plan->n_last)) * widest(plan) : 0;
+}
+
 /* Floats that one thread needs. */
 static size_t work_size(const Plan *plan) {
     const size_t width = widest(plan);
-    return 4 * plan->half + (2 * plan->n_first + 4) * width + 2 * plan->n_last * width + 4 * width + (width + 8) * width;
+    return 4 * plan->half + (2 * plan->n_first + 4) * width + packed_size(plan) + 4 * width + (width + 8) * width;
 }
 
 static void divide(const Plan *plan, float *memory, Work *work) {
@@ -221,7 +201,7 @@ static void divide(const Plan *plan, float *memory, Work *work) {
     work->mixed = memory;
     work->parts = work->mixed + 4 * plan->half;
     work->packed = work->parts + (2 * plan->n_first + 4) * width;
-    work->row_max = work->packed + 2 * plan->n_last * width + LANE;
+    work->row_max = work->packed + packed_size(plan) + LANE;
     work->column_max = work->row_max + width;
     work->rows = (int *)(work->column_max + width - LANE);
     work->columns = work->rows + width;

@@ -21,8 +21,8 @@ typedef struct {
     int n;
     const float *first;   /* (point, p, cos|sin) */
     const float *columns; /* (cos|sin, |q|, point), two periods and padding: any arc is contiguous */
-    const float *rows;    /* (point, cos|sin, |q| padded) */
-    const float *lower;   /* 0, or what makes nothing of it, for each column: padding, and points that are there twice */
+    const float *rows;    /* (point, cos|sin, |q| padded), as many points */
+    const float *lower;   /* of each column, s and then -s, how many times its weight is halved: points there twice, padding */
 } Level;
 
 typedef struct {
@@ -103,58 +103,124 @@ static void mix(const Plan *plan, const float *natural, float *mixed) {
     }
 }
 
-/* Σ_q of the four kinds of coefficients in one row of mixed: re + re2 and im + im2 at s, re - re2 and im - im2 at -s.
- * Everywhere two sums that share their loads are made together: one alone would wait for its last addition. */
-typedef struct {
-    Vector re, re2, im, im2;
-} Parts;
+/* ---- small products of matrices, in registers ---- */
 
-static inline void sum_last(const Plan *plan, const float *const rows[2], const float *table, int stride, Parts to[2]) {
-    const int n_last = plan->n_last, half = plan->half;
-    Parts sums[2] = {{{0}}};
-    for (int q = 0; q < n_last; q++) {
-        const Vector cosine = load(table + q * stride), sine = load(table + (n_last + q) * stride);
-        for (int i = 0; i < 2; i++) {
-            sums[i].re += rows[i][q] * cosine;
-            sums[i].re2 += rows[i][half + q] * sine;
-            sums[i].im += rows[i][2 * half + q] * cosine;
-            sums[i].im2 += rows[i][3 * half + q] * sine;
-        }
+/* Sums of rows times blocks of columns that stay in registers: few loads for many multiply-adds. In functions marked
+ * INLINE rows and blocks are constants. */
+#define MOST_ROWS 5
+#define MOST_BLOCKS 2
+typedef Vector Tile[MOST_ROWS][MOST_BLOCKS] __attribute__((aligned(64)));
+#define INLINE static inline __attribute__((always_inline))
+
+/* sums[i][b] = Σ_k weights[i · across + k · along] · the vector at from[k · stride + b · apart] */
+INLINE void multiply(const int rows, const int blocks, int depth, const float *weights, int across, int along,
+                     const float *from, int stride, int apart, Tile sums) {
+    Tile found = {{{0}}};
+    for (int k = 0; k < depth; k++, weights += along, from += stride) {
+        Vector row[MOST_BLOCKS];
+        for (int b = 0; b < blocks; b++) row[b] = load(from + b * apart);
+        for (int i = 0; i < rows; i++)
+            for (int b = 0; b < blocks; b++) found[i][b] += weights[i * across] * row[b];
     }
-    to[0] = sums[0];
-    to[1] = sums[1];
+    for (int i = 0; i < rows; i++)
+        for (int b = 0; b < blocks; b++) sums[i][b] = found[i][b];
 }
 
-/* The place of the second of two: the next one, or where there is none the first again. */
-static inline int partner(int i, int step, int end) { return i + step < end ? i + step : i; }
+/* Call a function with rows and blocks as constants. */
+#define CALL_WITH_ROWS(function, rows, blocks, ...)      \
+    switch (rows) {                                      \
+        case 1: function(1, blocks, __VA_ARGS__); break; \
+        case 2: function(2, blocks, __VA_ARGS__); break; \
+        case 3: function(3, blocks, __VA_ARGS__); break; \
+        case 4: function(4, blocks, __VA_ARGS__); break; \
+        default: function(5, blocks, __VA_ARGS__);       \
+    }
+#define CALL_TILE(function, rows, blocks, ...)                     \
+    do {                                                           \
+        if ((blocks) == 2) {                                       \
+            CALL_WITH_ROWS(function, rows, 2, __VA_ARGS__)         \
+        } else {                                                   \
+            CALL_WITH_ROWS(function, rows, 1, __VA_ARGS__)         \
+        }                                                          \
+    } while (0)
 
-/* parts[p][re|im][column] for one stretch of columns of a table (cos|sin, |q|, column) */
-static void turn_last(const Plan *plan, const float *mixed, const float *table, int stride, int width, float *parts) {
-    for (int block = 0; block < width; block += LANE)
-        for (int p = 0; p < plan->n_first; p += 2) {
-            const int both[2] = {p, partner(p, 1, plan->n_first)};
-            const float *const rows[2] = {mixed + both[0] * plan->n_last, mixed + both[1] * plan->n_last};
-            Parts sums[2];
-            sum_last(plan, rows, table + block, stride, sums);
-            for (int i = 0; i < 2; i++) {
-                store(parts + 2 * both[i] * width + block, sums[i].re + sums[i].re2);
-                store(parts + (2 * both[i] + 1) * width + block, sums[i].im + sums[i].im2);
+/* How many of n to take at once, at most so many, so that the parts are about equal. */
+static inline int share(int n, int most) {
+    const int parts = (n + most - 1) / most;
+    return (n + parts - 1) / parts;
+}
+static inline int fewer(int a, int b) { return a < b ? a : b; }
+
+/* ---- the last axis ---- */
+
+INLINE void turn_last_tile(const int rows, const int blocks, const Plan *plan, const float *mixed, const float *table,
+                           int stride, int mirror, int width, int fill, float *parts) {
+    const int n_last = plan->n_last, half = plan->half;
+    const float *sines = table + n_last * stride;
+    Tile re, re2, im, im2;
+    multiply(rows, blocks, n_last, mixed, n_last, 1, table, stride, LANE, re);
+    multiply(rows, blocks, n_last, mixed + half, n_last, 1, sines, stride, LANE, re2);
+    multiply(rows, blocks, n_last, mixed + 2 * half, n_last, 1, table, stride, LANE, im);
+    multiply(rows, blocks, n_last, mixed + 3 * half, n_last, 1, sines, stride, LANE, im2);
+    for (int i = 0; i < rows; i++)
+        for (int part = 0; part < 2; part++) {
+            float *to = parts + (2 * i + part) * width;
+            if (fill) store(to + fill, re[i][0]);
+            for (int b = blocks - 1; b >= 0; b--) {
+                const Vector even = part ? im[i][b] : re[i][b], odd = part ? im2[i][b] : re2[i][b];
+                store(to + b * LANE, even + odd);
+                if (mirror) store(to + mirror + b * LANE, even - odd);
             }
         }
 }
 
-/* Sums over columns of even and odd functions of them, two rows p at a time: C cos, S sin, C sin and S cos. */
-typedef struct {
-    Vector cc, ss, cs, sc;
-} Products;
+/* parts[p][re|im][column] for one stretch of columns of a table (cos|sin, |q|, column), and from mirror on, if that is
+ * not 0, for their mirror images. Blocks go from last to first, so that what one writes behind the end of a stretch is
+ * written again by a later one. fill, if not 0, is where some value is put first: no block need reach the padding. */
+static void turn_last(const Plan *plan, const float *mixed, const float *table, int stride, int n_columns, int mirror,
+                      int width, float *parts) {
+    const int n_first = plan->n_first, at_once = share(n_first, MOST_ROWS), last = PAD(n_columns) / LANE;
+    for (int end = last, blocks; end > 0; end -= blocks) {
+        blocks = fewer(end, MOST_BLOCKS);
+        const int block = (end - blocks) * LANE, fill = mirror && end == last ? width - LANE - block : 0;
+        for (int p = 0; p < n_first; p += at_once)
+            CALL_TILE(turn_last_tile, fewer(at_once, n_first - p), blocks, plan, mixed + p * plan->n_last, table + block,
+                      stride, mirror, width, fill, parts + 2 * p * width + block);
+    }
+}
 
-/* Both signs of q from the sums C cos, S sin, C sin and S cos over the columns: (C + iS) exp(iqs). */
-static inline void put(const Plan *plan, float *to, Products sums, float scale) {
-    /* lanes behind the last |q| hold zeros; the first block of the next p is written later */
-    store(to, (sums.cc - sums.ss) * scale);
-    store(to + plan->half, (sums.cc + sums.ss) * scale);
-    store(to + 2 * plan->half, (sums.sc + sums.cs) * scale);
-    store(to + 3 * plan->half, (sums.sc - sums.cs) * scale);
+/* Both signs of q from sums over the columns: C cos, C sin, S cos, S sin, of (C + iS) exp(iqs). Lanes behind the last |q|
+ * hold zeros; the next p is written later. */
+INLINE void project_last_tile(const int rows, const int blocks, const Plan *plan, int depth, const float *sums, int odd,
+                              int imaginary, int across, const float *table, float scale, float *to) {
+    const int padded = PAD(plan->n_last), half = plan->half;
+    Tile cc, cs, sc, ss;
+    multiply(rows, blocks, depth, sums, across, 1, table, 2 * padded, LANE, cc);
+    multiply(rows, blocks, depth, sums + odd, across, 1, table + padded, 2 * padded, LANE, cs);
+    multiply(rows, blocks, depth, sums + imaginary, across, 1, table, 2 * padded, LANE, sc);
+    multiply(rows, blocks, depth, sums + imaginary + odd, across, 1, table + padded, 2 * padded, LANE, ss);
+    for (int i = 0; i < rows; i++)
+        for (int b = blocks - 1; b >= 0; b--) {
+            float *at = to + i * plan->n_last + b * LANE;
+            store(at, (cc[i][b] - ss[i][b]) * scale);
+            store(at + half, (cc[i][b] + ss[i][b]) * scale);
+            store(at + 2 * half, (sc[i][b] + cs[i][b]) * scale);
+            store(at + 3 * half, (sc[i][b] - cs[i][b]) * scale);
+        }
+}
+
+/* rotation of all p from sums[p][...] over columns, whose even and odd, real and imaginary parts lie so far apart; table
+ * is (column, cos|sin, |q| padded) */
+static void project_last(const Plan *plan, int n_columns, const float *sums, int odd, int imaginary, int across,
+                         const float *table, float scale, float *rotation) {
+    const int n_first = plan->n_first, at_once = share(n_first, MOST_ROWS);
+    for (int end = PAD(plan->n_last) / LANE, blocks; end > 0; end -= blocks) {
+        blocks = fewer(end, MOST_BLOCKS);
+        const int block = (end - blocks) * LANE;
+        for (int p = 0; p < n_first; p += at_once)
+            CALL_TILE(project_last_tile, fewer(at_once, n_first - p), blocks, plan, n_columns, sums + p * across, odd,
+                      imaginary, across, table + block, scale, rotation + p * plan->n_last + block);
+    }
 }
 
 /* ---- the whole grid: columns as (s, -s), rows as (s, -s, s + π, π - s) ---- */
@@ -162,93 +228,81 @@ static inline void put(const Plan *plan, float *to, Products sums, float scale) 
 static inline int n_columns_half(const Level *level) { return level->n / 2 + 1; }
 static inline int n_row_orbits(const Level *level) { return level->n / 4 + 1; }
 
-/* Both orbits of rows at one block of columns; returns their largest values. */
-static inline Vector turn_orbits(const Plan *plan, const Level *level, const int both[2], int width, int block, Work *work) {
-    const int n_first = plan->n_first, odd = plan->lowest & 1; /* whether the first p is odd */
-    const float *const weights[2] = {level->first + 2 * n_first * both[0], level->first + 2 * n_first * both[1]};
-    const float *from = work->parts + block;
-    Vector cosines[2][2] = {{{0}}}, sines[2][2] = {{{0}}}; /* [orbit][odd p] */
-    Vector top = (Vector){0} - 1e30f;
-    int p = 0;
-    for (; p + 1 < n_first; p += 2) {
-        const Vector re = load(from + 2 * p * width), im = load(from + (2 * p + 1) * width);
-        const Vector re2 = load(from + (2 * p + 2) * width), im2 = load(from + (2 * p + 3) * width);
-        for (int i = 0; i < 2; i++) {
-            cosines[i][0] += weights[i][2 * p] * re;
-            sines[i][0] += weights[i][2 * p + 1] * im;
-            cosines[i][1] += weights[i][2 * p + 2] * re2;
-            sines[i][1] += weights[i][2 * p + 3] * im2;
-        }
+/* One p more in the sums over even or odd p. */
+INLINE void add_first(const int blocks, const float *weights, const float *parts, int width, Vector *cosines, Vector *sines) {
+    for (int b = 0; b < blocks; b++) {
+        cosines[b] += weights[0] * load(parts + b * LANE);
+        sines[b] += weights[1] * load(parts + width + b * LANE);
     }
-    if (p < n_first)
-        for (int i = 0; i < 2; i++) {
-            cosines[i][0] += weights[i][2 * p] * load(from + 2 * p * width);
-            sines[i][0] += weights[i][2 * p + 1] * load(from + (2 * p + 1) * width);
-        }
-    const float sign = odd ? -1 : 1; /* sums over even p minus sums over odd p */
-    for (int i = 0; i < 2; i++) {
-        const Vector cos_sum = cosines[i][0] + cosines[i][1], cos_gap = sign * (cosines[i][0] - cosines[i][1]);
-        const Vector sin_sum = sines[i][0] + sines[i][1], sin_gap = sign * (sines[i][0] - sines[i][1]);
-        const Vector a = cos_sum + sin_sum, b = cos_sum - sin_sum, c = cos_gap + sin_gap, d = cos_gap - sin_gap;
-        float *to = work->values + (size_t)4 * both[i] * width + block;
-        store(to, a);
-        store(to + width, b);
-        store(to + 2 * width, c);
-        store(to + 3 * width, d);
-        top = larger(top, larger(larger(a, b), larger(c, d)));
-    }
-    return top;
 }
 
-/* values[orbit][4][width], width = two halves of the columns; returns the largest */
+#define ORBIT_BLOCKS 3
+
+/* One orbit of rows at some blocks of columns, with the largest of its values. */
+INLINE void turn_orbit(const int blocks, const Plan *plan, const float *weights, const float *parts, int width, float *values,
+                       Vector *top) {
+    Vector cosines[2][ORBIT_BLOCKS] = {{{0}}}, sines[2][ORBIT_BLOCKS] = {{{0}}}; /* [odd p] */
+    const float *end = weights + 2 * plan->n_first;
+    if (plan->lowest & 1) {
+        add_first(blocks, weights, parts, width, cosines[1], sines[1]);
+        weights += 2;
+        parts += 2 * width;
+    }
+    for (; weights + 2 < end; weights += 4, parts += 4 * width) {
+        add_first(blocks, weights, parts, width, cosines[0], sines[0]);
+        add_first(blocks, weights + 2, parts + 2 * width, width, cosines[1], sines[1]);
+    }
+    if (weights < end) add_first(blocks, weights, parts, width, cosines[0], sines[0]);
+    for (int i = 0; i < blocks; i++) {
+        const Vector cos_sum = cosines[0][i] + cosines[1][i], cos_gap = cosines[0][i] - cosines[1][i];
+        const Vector sin_sum = sines[0][i] + sines[1][i], sin_gap = sines[0][i] - sines[1][i];
+        const Vector a = cos_sum + sin_sum, b = cos_sum - sin_sum, c = cos_gap + sin_gap, d = cos_gap - sin_gap;
+        store(values + i * LANE, a);
+        store(values + width + i * LANE, b);
+        store(values + 2 * width + i * LANE, c);
+        store(values + 3 * width + i * LANE, d);
+        *top = larger(*top, larger(larger(a, b), larger(c, d)));
+    }
+}
+
+/* values[orbit][4][width], width = both halves of the columns; returns the largest */
 static float evaluate_grid(const Plan *plan, const Level *level, const float *natural, Work *work) {
-    const int n_first = plan->n_first, n_last = plan->n_last, stride = 2 * PAD(level->n) + LANE;
-    const int side = PAD(n_columns_half(level)), width = 2 * side;
+    const int columns = n_columns_half(level), width = PAD(2 * columns), n_orbits = n_row_orbits(level);
     mix(plan, natural, work->mixed);
-    for (int block = 0; block < side; block += LANE)
-        for (int p = 0; p < n_first; p += 2) {
-            const int both[2] = {p, partner(p, 1, n_first)};
-            const float *const rows[2] = {work->mixed + both[0] * n_last, work->mixed + both[1] * n_last};
-            Parts sums[2];
-            sum_last(plan, rows, level->columns + block, stride, sums);
-            for (int i = 0; i < 2; i++) {
-                float *to = work->parts + 2 * both[i] * width + block;
-                store(to, sums[i].re + sums[i].re2);
-                store(to + side, sums[i].re - sums[i].re2);
-                store(to + width, sums[i].im + sums[i].im2);
-                store(to + width + side, sums[i].im - sums[i].im2);
+    turn_last(plan, work->mixed, level->columns, 2 * PAD(level->n) + LANE, columns, columns, width, work->parts);
+    Vector top = (Vector){0} - 1e30f; /* points that are there twice are real values too */
+    for (int at = 0, blocks; at < width; at += blocks * LANE) {
+        blocks = share((width - at) / LANE, ORBIT_BLOCKS);
+        for (int orbit = 0; orbit < n_orbits; orbit++) {
+            const float *weights = level->first + 2 * plan->n_first * orbit;
+            float *to = work->values + (size_t)4 * orbit * width + at;
+            switch (blocks) {
+                case 1: turn_orbit(1, plan, weights, work->parts + at, width, to, &top); break;
+                case 2: turn_orbit(2, plan, weights, work->parts + at, width, to, &top); break;
+                default: turn_orbit(3, plan, weights, work->parts + at, width, to, &top);
             }
         }
-    const int n_orbits = n_row_orbits(level);
-    Vector top = (Vector){0} - 1e30f; /* points that are there twice are real values too */
-    for (int orbit = 0; orbit < n_orbits; orbit += 2) {
-        const int both[2] = {orbit, partner(orbit, 1, n_orbits)};
-        for (int block = 0; block < width; block += LANE) top = larger(top, turn_orbits(plan, level, both, width, block, work));
     }
     return largest(top);
 }
 
-/* Whether a member of an orbit is the same point as an earlier one. */
-static inline int is_double(const Level *level, int orbit, int member) {
-    if (orbit == 0) return member == 1 || member == 3;
-    return 4 * orbit == level->n && member >= 2;
-}
-
-/* Sum over the whole grid; returns ln Z without ω = 0 */
-static float sum_grid(const Plan *plan, const Level *level, float top, float *rotation, Work *work) {
-    const int n_first = plan->n_first, n_last = plan->n_last, padded = PAD(n_last);
-    const int side = PAD(n_columns_half(level)), width = 2 * side, orbits = n_row_orbits(level);
+/* Turn the values of each orbit into the sums and differences of its weights that even and odd p need: cos, cos, sin, sin;
+ * returns the sum of all weights. */
+static float weigh_grid(const Level *level, float top, Work *work) {
+    const int width = PAD(2 * n_columns_half(level)), n_orbits = n_row_orbits(level);
+    float *values = work->values;
+    const float *lower = level->lower;
     Vector sums = {0};
-    for (int orbit = 0; orbit < orbits; orbit++) {
-        float lower[4]; /* points that are their own mirror image are there twice */
-        for (int member = 0; member < 4; member++) lower[member] = is_double(level, orbit, member) ? 2 * NOTHING : 0;
+    for (int orbit = 0; orbit < n_orbits; orbit++) {
+        const int twice = orbit == 0 || 4 * orbit == level->n; /* each of its points is there twice: half the weight */
+        const float shift = -top * LOG2_E - (float)twice;
         for (int block = 0; block < width; block += LANE) {
-            float *at = work->values + (size_t)4 * orbit * width + block;
-            const Vector offset = load(level->lower + block) - top * LOG2_E;
+            float *at = values + (size_t)4 * orbit * width + block;
+            const Vector offset = load(lower + block) + shift;
             const Vector a = power_of_two(load(at) * LOG2_E + offset);
-            const Vector b = power_of_two(load(at + width) * LOG2_E + (offset + lower[1]));
-            const Vector c = power_of_two(load(at + 2 * width) * LOG2_E + (offset + lower[2]));
-            const Vector d = power_of_two(load(at + 3 * width) * LOG2_E + (offset + lower[3]));
+            const Vector b = power_of_two(load(at + width) * LOG2_E + offset);
+            const Vector c = power_of_two(load(at + 2 * width) * LOG2_E + offset);
+            const Vector d = power_of_two(load(at + 3 * width) * LOG2_E + offset);
             const Vector near = a + b, far = c + d, near_gap = a - b, far_gap = c - d;
             store(at, near + far);
             store(at + width, near - far);
@@ -257,49 +311,35 @@ static float sum_grid(const Plan *plan, const Level *level, float top, float *ro
             sums += near + far;
         }
     }
-    const float total = sum(sums);
-    for (int block = 0; block < side; block += LANE)
-        for (int parity = 0; parity < 2; parity++)
-            for (int p = parity; p < n_first; p += 4) { /* p and p + 2 weigh the same sums */
-                const int odd = (p + plan->lowest) & 1, both[2] = {p, partner(p, 2, n_first)};
-                const float *cosines = work->values + odd * width + block, *sines = cosines + 2 * width;
-                Vector c[2] = {{0}}, s[2] = {{0}}, c2[2] = {{0}}, s2[2] = {{0}}; /* the two halves of the columns */
-                for (int orbit = 0; orbit < orbits; orbit++) {
-                    const float *weights = level->first + 2 * n_first * orbit;
-                    const size_t at = (size_t)4 * orbit * width;
-                    const Vector near = load(cosines + at), far = load(cosines + at + side);
-                    const Vector near2 = load(sines + at), far2 = load(sines + at + side);
-                    for (int i = 0; i < 2; i++) {
-                        c[i] += weights[2 * both[i]] * near;
-                        c2[i] += weights[2 * both[i]] * far;
-                        s[i] += weights[2 * both[i] + 1] * near2;
-                        s2[i] += weights[2 * both[i] + 1] * far2;
-                    }
+    return sum(sums);
+}
+
+/* Sums over the orbits for every other p, at one block of columns and its mirror image: even and odd in s */
+INLINE void project_orbits(const int rows, const int blocks, const Plan *plan, const Level *level, const float *weights,
+                           const float *values, int width, int side, float *to) {
+    Tile sums;
+    multiply(rows, blocks, n_row_orbits(level), weights, 4, 2 * plan->n_first, values, 4 * width, n_columns_half(level), sums);
+    for (int i = 0; i < rows; i++) {
+        store(to + 8 * i * side, sums[i][0] + sums[i][1]);
+        store(to + 8 * i * side + side, sums[i][0] - sums[i][1]);
+    }
+}
+
+/* Sum over the whole grid; returns ln Z without ω = 0 */
+static float sum_grid(const Plan *plan, const Level *level, float top, float *rotation, Work *work) {
+    const int n_first = plan->n_first, columns = n_columns_half(level), side = PAD(columns), width = PAD(2 * columns);
+    const float total = weigh_grid(level, top, work);
+    for (int parity = 0; parity < 2 && parity < n_first; parity++) {
+        const int odd = (parity + plan->lowest) & 1, n = (n_first - parity + 1) / 2, at_once = share(n, MOST_ROWS);
+        for (int sine = 0; sine < 2; sine++)
+            for (int block = 0; block < side; block += LANE)
+                for (int i = 0; i < n; i += at_once) {
+                    const int p = parity + 2 * i; /* parts[p][C|S][even|odd][column] */
+                    CALL_TILE(project_orbits, fewer(at_once, n - i), 2, plan, level, level->first + 2 * p + sine,
+                              work->values + (2 * sine + odd) * width + block, width, side,
+                              work->parts + (4 * p + 2 * sine) * side + block);
                 }
-                for (int i = 0; i < 2; i++) {
-                    float *to = work->parts + 2 * both[i] * width + block;
-                    store(to, c[i] + c2[i]);
-                    store(to + side, c[i] - c2[i]);
-                    store(to + width, s[i] + s2[i]);
-                    store(to + width + side, s[i] - s2[i]);
-                }
-            }
-    for (int p = 0; p < n_first; p += 2)
-        for (int block = padded - LANE; block >= 0; block -= LANE) { /* put writes beyond the last |q| */
-            const int both[2] = {p, partner(p, 1, n_first)};
-            Products sums[2] = {{{0}}};
-            for (int j = 0; j < n_columns_half(level); j++) {
-                const Vector cosine = load(level->rows + 2 * padded * j + block);
-                const Vector sine = load(level->rows + 2 * padded * j + padded + block);
-                for (int i = 0; i < 2; i++) {
-                    const float *parts = work->parts + 2 * both[i] * width + j;
-                    sums[i].cc += parts[0] * cosine;
-                    sums[i].ss += parts[width + side] * sine;
-                    sums[i].cs += parts[side] * sine;
-                    sums[i].sc += parts[width] * cosine;
-                }
-            }
-            for (int i = 0; i < 2; i++) put(plan, rotation + both[i] * n_last + block, sums[i], 1 / total);
-        }
+    }
+    project_last(plan, columns, work->parts, side, 2 * side, 4 * side, level->rows, 1 / total, rotation);
     return top + logf(total) + 2 * logf(TWO_PI / level->n);
 }

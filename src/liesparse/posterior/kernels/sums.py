@@ -127,13 +127,13 @@ def _tables(n: int, first: Int[Tensor, " p"], last: Int[Tensor, " q"], lane: int
     """Return the tables of one level, in the order of the struct Level in grid.c."""
     spacing = 2 * math.pi / n
     stretch = spacing * torch.arange(2 * _pad(n, lane) + lane, dtype=torch.float64)
-    by_point = torch.nn.functional.pad(torus.features(stretch[:n, None] * first).flatten(), (0, 4))  # AT_ONCE
+    by_point = torus.features(stretch[:n, None] * first)
     by_column = torus.features(stretch[:, None] * last).permute(2, 1, 0)
-    by_row = torch.nn.functional.pad(by_column[:, :, :n].permute(2, 0, 1), (0, -len(last) % lane))
-    middle, side = n // 2, _pad(n // 2 + 1, lane)
-    columns = torch.arange(side)
-    keep = torch.cat((columns <= middle, (columns > 0) & (columns < middle)))  # s, then -s without its twins
-    lower = torch.where(keep, 0.0, -172.0)  # 2 * NOTHING
+    by_row = torch.nn.functional.pad(by_column.permute(2, 0, 1), (0, -len(last) % lane))
+    middle = n // 2
+    lower = torch.full((_pad(2 * middle + 2, lane),), -172.0)  # 2 * NOTHING
+    lower[: 2 * middle + 2] = 0  # s, then -s
+    lower[[0, middle, middle + 1, 2 * middle + 1]] = -1  # 0 and π, there twice: half the weight each
     return tuple(table.float().contiguous() for table in (by_point, by_column, by_row, lower))
 
 
