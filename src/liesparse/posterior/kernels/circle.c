@@ -9,6 +9,9 @@ typedef struct {
     const float *cosines, *sines; /* (|q|, point) */
 } Arc;
 
+/* The second of two that are summed together: the next one, or where there is none the first again. */
+static inline int partner(int i, int step, int end) { return i + step < end ? i + step : i; }
+
 static Arc half_circle(const Plan *plan, int level) {
     const int n = plan->levels[level].n, stride = 2 * PAD(n) + LANE;
     const float *cosines = plan->levels[level].columns;
