@@ -27,11 +27,13 @@ SETTINGS = {
 }
 
 
-def can_run(kernel: str | None) -> bool:
-    """Tell whether this processor has the kernel."""
-    code = "from liesparse.posterior.kernels.library import runnable; print(*runnable(), 'torch')"
+def look() -> tuple[list[str], str]:
+    """Return the kernels that this processor has, the one that is used first, and the instructions that torch uses."""
+    code = "import torch; from liesparse.posterior.kernels.library import runnable; "
+    code += "print(*runnable(), 'torch', torch.backends.cpu.get_cpu_capability())"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return kernel is None or kernel in found.stdout.split()
+    *kernels, capability = found.stdout.split()
+    return kernels, capability.lower()
 
 
 def run(setting: dict[str, str], tests: tuple[str, ...], seed: int | None) -> bool:
@@ -46,13 +48,23 @@ def run(setting: dict[str, str], tests: tuple[str, ...], seed: int | None) -> bo
 def main() -> int:
     """Run all settings and say how each went."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--fast", action="store_true", help="only the most sensitive numeric tests, once")
+    parser.add_argument(
+        "--fast",
+        action="store_true",
+        help="only the most sensitive numeric tests, once, and only what make test does not run here",
+    )
     fast = parser.parse_args().fast
     rounds = [(QUICK, None)] if fast else [(("tests",), None), *((NUMERIC, seed) for seed in (1, 2))]
     results = {}
+    kernels, capability = look()
     for name, setting in SETTINGS.items():
-        if not can_run(setting.get("LIESPARSE_KERNEL")):
+        kernel = setting.get("LIESPARSE_KERNEL", kernels[0])
+        if kernel not in kernels:
             results[name] = "not run: this processor cannot"
+            continue
+        as_it_is = kernel == kernels[0] and setting.get("ATEN_CPU_CAPABILITY", capability) == capability
+        if fast and as_it_is and "OMP_NUM_THREADS" not in setting:
+            results[name] = "not run: make test has that here"
             continue
         began = time.monotonic()
         passed = all(run(setting, tests, seed) for tests, seed in rounds)
