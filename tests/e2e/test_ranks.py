@@ -66,8 +66,8 @@ def files(folder):
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
-@pytest.mark.parametrize("n_processes", [2, 4])
-def test_processes_learn_what_one_learns(alone, shards, tmp_path, n_processes):
+def test_processes_learn_what_one_learns(alone, shards, tmp_path):
+    n_processes = 3  # batches do not divide evenly
     code, _, errors = finish(launch(n_processes, SCRIPT, tmp_path, shards, 0, *METHODS))
     assert code == 0, errors
     for method in METHODS:

@@ -44,7 +44,7 @@ def wait_for(folder, step, process):
 def test_kills_at_random_moments(untouched, tmp_path):
     folder, out = tmp_path / "run", tmp_path / "model.safetensors"
     dice = random.Random(1)
-    for step in sorted(dice.sample(range(1, 500), 5)):
+    for step in sorted(dice.sample(range(1, 500), 3)):
         process = launch(folder, out)
         wait_for(folder, step, process)
         time.sleep(0.03 * dice.random())
@@ -56,7 +56,7 @@ def test_kills_at_random_moments(untouched, tmp_path):
 
 def test_kills_during_a_write(untouched, tmp_path):
     folder, out = tmp_path / "run", tmp_path / "model.safetensors"
-    deaths = [("fsync", 1), ("replace", 1), ("fsync", 4), ("replace", 9), ("fsync", 7), ("fsync", 2)]
+    deaths = [("fsync", 1), ("replace", 1), ("replace", 9), ("fsync", 7)]
     for deadly, count in deaths:
         assert finish(launch(folder, out, deadly, count)) == (-signal.SIGKILL, "")
         for path in list_checkpoints(folder):

@@ -98,7 +98,8 @@ def test_a_damaged_byte_anywhere_gives_our_error_or_none(tmp_path):
     for kind in ("npy", "npz", "idx", "gz", "zip", "parquet"):
         path = write(tmp_path, kind, pixels)
         whole = path.read_bytes()
-        for place in rng.integers(0, len(whole), 25):
+        n_places = 8 if kind == "parquet" else 25  # a process reads each parquet file
+        for place in rng.integers(0, len(whole), n_places):
             torn = bytearray(whole)
             torn[place] ^= 0xFF
             for content in (bytes(torn), whole[:place]):

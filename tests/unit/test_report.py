@@ -176,8 +176,8 @@ def test_loops_go_round_for_ever(written):
 @pytest.mark.parametrize(("torus_dim", "shape"), [(1, (4, 6)), (3, (1, 24)), (2, (24,))])
 def test_any_torus_and_any_shape(tmp_path, make_model, draw, torus_dim, shape):
     model = make_model(n_pixels=24, torus_dim=torus_dim, n_irreps=6)
-    images = draw(model, batch=5)[0]
-    images[3] = 0
+    images = draw(model, batch=3)[0]
+    images[1] = 0
     path = write_report(tmp_path / "deep" / "run", LieSparseCoder.from_model(model), test=images, image_shape=shape)
     found = Page(path.read_text())
     assert "no record of its training" in found.text

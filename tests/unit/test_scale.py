@@ -27,7 +27,8 @@ def count_by_formulas(d, n_irreps, k, b, n):
     first, last = (int(size) for size in frequencies.amax(dim=0) - frequencies.amin(dim=0) + 1)
     evaluate = 2 * (4 * first * last * n + 2 * first * n * n)  # last axis, then the first
     posterior = (n_steps + 1) * b * 2 * evaluate  # there and back, in each step of FISTA and at the end
-    codes = 2 * k * m * k + n_steps * 2 * 2 * b * k * m + 2 * m * b * k + 2 * k * b * k
+    cells = 2 * first * last  # of the box around the frequencies, in which FISTA sees the planes
+    codes = 2 * k * m * k + n_steps * 2 * 2 * b * k * cells + 2 * m * b * k + 2 * k * b * k
     root = 2 * m * m * m  # of the Gram matrix in the polar factor
     projections = 2 * (b + k) * d * m + 2 * b * k * d + 2 * 2 * b * d * m  # WᵀI, WᵀΦ; Φα, WᵀΦα, WᵀI
     average = 2 * d * b * m  # I (R̄u)ᵀ

@@ -47,7 +47,7 @@ def test_broad_modes_do_not_share_out_more_than_there_is(make_model, tiny):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("torus_dim", "noise_std"), [(1, 0.05), (1, 3.0), (2, 0.05), (2, 0.4), (2, 3.0), (3, 0.4)])
+@pytest.mark.parametrize(("torus_dim", "noise_std"), [(1, 0.05), (1, 3.0), (2, 0.05), (2, 0.4), (2, 3.0), (3, 3.0)])
 def test_modes_are_distinct_and_the_first_is_the_estimators(tiny, torus_dim, noise_std):
     session = tiny(torus_dim=torus_dim, noise_std=noise_std, prior=noise_std > 1)
     model, images = session.coder.model_, session.examples
