@@ -24,7 +24,7 @@ SMALL = {"n_components": 3, "n_irreps": 6, "n_epochs": 2, "settings": SETTINGS, 
 
 
 @pytest.mark.slow
-@parametrize_with_checks([LieSparseCoder(n_epochs=3, settings={"start": "data"}), SparseCoder()])
+@parametrize_with_checks([LieSparseCoder(n_epochs=1, settings={"start": "data"}), SparseCoder()])
 def test_scikit_learn_contract(estimator, check):
     check(estimator)
 
