@@ -20,7 +20,7 @@ from liesparse._checks import check_frequencies
 from liesparse.posterior.ascent import PerImage
 from liesparse.posterior.base import Device, GridEngine, Moments
 from liesparse.posterior.kernels.library import Library
-from liesparse.posterior.kernels.sums import LEVELS, GridKernel
+from liesparse.posterior.kernels.sums import CIRCLE_LEVELS, LEVELS, GridKernel
 from liesparse.posterior.separable import NEGLIGIBLE, Folded, SeparableSum, WindowSum, sum_points
 
 OVERSAMPLING = 1.55  # coarse points per axis over the 2·max|ω| + 1 that determine the polynomial
@@ -94,8 +94,8 @@ class AdaptiveEngine(GridEngine):
         self._make_levels()
 
     def _make_kernel(self, library: Library) -> GridKernel | None:
-        finer = [n for n in LEVELS if n > self._n_coarse]
         one = self.torus_dim == 1
+        finer = [n for n in (*LEVELS, *(CIRCLE_LEVELS if one else ())) if n > self._n_coarse]
         least = (LEAST_POINTS if one else KERNEL_LEAST_POINTS) * self._nyquist
         per_width = (CIRCLE_DOUBT if one else 1.0) * POINTS_PER_WIDTH
         refinement = {"least_points": least, "points_per_width": per_width, "tail": TAIL}

@@ -193,12 +193,19 @@ static size_t packed_size(const Plan *plan) {
 /* Floats that one thread needs. */
 static size_t work_size(const Plan *plan) {
     const size_t width = widest(plan);
+    if (plan->n_axes == 1) return 4 * plan->half + 3 * width;
     return 4 * plan->half + (2 * plan->n_first + 4) * width + packed_size(plan) + 4 * width + (width + 8) * width;
 }
 
 static void divide(const Plan *plan, float *memory, Work *work) {
     const size_t width = widest(plan);
     work->mixed = memory;
+    if (plan->n_axes == 1) {
+        work->values = memory + 4 * plan->half;
+        work->rows = (int *)(work->values + width);
+        work->columns = work->rows + width;
+        return;
+    }
     work->parts = work->mixed + 4 * plan->half;
     work->packed = work->parts + (2 * plan->n_first + 4) * width;
     work->row_max = work->packed + packed_size(plan) + LANE;

@@ -20,7 +20,8 @@ typedef union {
 typedef struct {
     int n;
     const float *first;   /* (point, p, cos|sin) */
-    const float *columns; /* (cos|sin, |q|, point), two periods and padding: any arc is contiguous */
+    const float *columns; /* (cos|sin, |q|, point), two periods and padding: any arc is contiguous; */
+                          /* of a circle one half and padding, and nothing else */
     const float *rows;    /* (point, cos|sin, |q| padded), as many points */
     const float *lower;   /* of each column, s and then -s, how many times its weight is halved: points there twice, padding */
 } Level;

@@ -18,6 +18,7 @@ from liesparse.torus import Frequencies
 Points = Float[Tensor, "_ torus"]
 
 # Points per axis, a half of them and one more just filling whole vectors.
+CIRCLE_LEVELS = (1278, 1534, 2046, 2558, 3070, 4094, 6142, 8190)  # further ones, on one axis
 LEVELS = (30, 38, 46, 54, 62, 70, 78, 94, 110, 126, 142, 158, 190, 222, 254, 318, 382, 446, 510, 638, 766, 1022)
 
 
@@ -42,7 +43,8 @@ class GridKernel:
         zero = cells[(frequencies == 0).all(dim=1)]
         squares = torch.zeros(2, 2 * half)
         squares[:, cells] = torch.stack((first, last)).float().square()
-        tables = [_tables(n, lowest + torch.arange(n_first), torch.arange(n_last), lane) for n in sizes]
+        p, q = lowest + torch.arange(n_first), torch.arange(n_last)
+        tables = [_tables(n, p, q, lane) if n_axes == 2 else _circle_tables(n, q, lane) for n in sizes]
         self._kept = [place, squares, *(table for level in tables for table in level)]  # the plan only points at them
         levels = (Level(n, *(table.data_ptr() for table in level)) for n, level in zip(sizes, tables, strict=True))
         self._plan = Plan(
@@ -135,6 +137,13 @@ def _tables(n: int, first: Int[Tensor, " p"], last: Int[Tensor, " q"], lane: int
     lower[: 2 * middle + 2] = 0  # s, then -s
     lower[[0, middle, middle + 1, 2 * middle + 1]] = -1  # 0 and π, there twice: half the weight each
     return tuple(table.float().contiguous() for table in (by_point, by_column, by_row, lower))
+
+
+def _circle_tables(n: int, last: Int[Tensor, " q"], lane: int) -> tuple[Tensor, ...]:
+    """Return the tables of one level of a circle, of which one half will do."""
+    points = 2 * math.pi / n * torch.arange(_pad(n // 2 + 1, lane), dtype=torch.float64)
+    none = torch.empty(0)
+    return none, torus.features(last[:, None] * points).movedim(2, 0).float().contiguous(), none, none
 
 
 def _grow_tree(frequencies: Frequencies) -> tuple[Tensor, Tensor, Tensor, Tensor]:
