@@ -58,10 +58,11 @@ def attack(name: str, folder: Path, seed: int, seconds: float) -> int:
 
     while time.monotonic() < end:
         n_irreps, batch = rng.choice((1, 2, 3, 7, 16, 33)), rng.choice((0, 1, 2, 3, 4, 5, 9, 17))
+        axes = rng.choice((1, 2, 2))
         if rng.random() < 0.5:
-            frequencies = half_lattice(2, n_irreps, multiplicity=rng.choice((1, 1, 2)) if n_irreps > 2 else 1)
+            frequencies = half_lattice(axes, n_irreps, multiplicity=rng.choice((1, 1, 2)) if n_irreps > 2 else 1)
         else:
-            frequencies = torch.randint(-rng.choice((1, 3, 20)), rng.choice((1, 4, 21)), (n_irreps, 2))
+            frequencies = torch.randint(-rng.choice((1, 3, 20)), rng.choice((1, 4, 21)), (n_irreps, axes))
         if rng.random() < 0.25:
             axes = rng.choice((3, 4, 6))
             frequencies = torch.randint(-3, 4, (n_irreps, axes))
