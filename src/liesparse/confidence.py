@@ -24,10 +24,11 @@ LEAST_CONFIDENCE = 0.5  # below, half of the picture or half of the posterior sa
 class Confidence(NamedTuple):
     """How sure the model is of each image."""
 
-    confidence: Numbers  # alignment² · mode_share: 1 for a picture that is all explained, by one pose only
+    confidence: Numbers  # alignment² · mode_share · sharpness: 1 for a picture that is all explained, by one pose only
     alignment: Numbers  # cosine between the picture and what the model makes of it, in any pose
     mode_share: Numbers  # of the posterior of the pose: its best mode, and those that show the same picture
     gain: Numbers  # nats by which moved shapes explain it better than the same shapes held still
+    sharpness: Numbers  # of the coordinate that is known best, the length of E[exp(is)]: 0 where any pose will do
     uncertain: Bool[Tensor, " batch"]  # not to be trusted
 
 
@@ -52,11 +53,13 @@ def rate_confidence(
     poses: Poses,
     log_likelihoods: Numbers,
     middles: Float[Tensor, "component torus"],
+    widths: Poses,
     engine: PoseEngine,
 ) -> Confidence:
     """Say how sure the model is of unit-norm images, from what it inferred.
 
-    ``middles`` has a pose for each template, in which it is held still to see what the motion gains.
+    ``middles`` has a pose for each template, in which it is held still to see what the motion gains. ``widths`` are
+    those of the posterior of each coordinate; one that is not used may be as wide as the circle, not all of them.
     """
     found = reconstruct(parameters, codes, poses)
     alignment = (images * found).sum(dim=1) / found.norm(dim=1).clamp(min=1e-12)
@@ -68,5 +71,6 @@ def rate_confidence(
     unmoved = plain_log_likelihood(still, images, still_codes, noise_std=parameters.noise_std)
     gain = log_likelihoods - unmoved - code_cost(codes, parameters.sparsity)
     gain = gain + code_cost(still_codes, parameters.sparsity)
-    confidence = alignment.clamp(min=0).square() * share
-    return Confidence(confidence, alignment, share, gain, confidence < LEAST_CONFIDENCE)
+    sharpness = torch.exp(-0.5 * widths.to(images).amin(dim=1).square())
+    confidence = alignment.clamp(min=0).square() * share * sharpness
+    return Confidence(confidence, alignment, share, gain, sharpness, confidence < LEAST_CONFIDENCE)

@@ -171,11 +171,15 @@ def sort_images(planes: Planes, shapes: Shapes, parameters: Parameters, engine: 
         shapes = _unit(shapes)
         scores, returned = zip(*(_score(one, planes, parameters, engine) for one in shapes), strict=True)
         winner = torch.stack(scores).argmax(dim=0)
-        shapes = torch.stack([back[winner == k].sum(dim=0) for k, back in enumerate(returned)])
+        sums = [back[winner == k].sum(dim=0) for k, back in enumerate(returned)]
+        used = torch.bincount(winner, minlength=len(shapes)) > 0
+        shapes = torch.where(used[:, None, None], torch.stack(sums), shapes)
         if round_ < N_ROUNDS - LAST_ROUNDS:
             explained = torch.stack([score[: len(few)] for score in scores]).clamp(min=0).square()
             for spared, chosen in find_swaps(explained, of_candidates):
                 shapes[spared] = candidates[chosen]
+    empty = shapes.flatten(1).norm(dim=1) == 0  # no image ever chose them
+    shapes[empty] = candidates[torch.arange(int(empty.sum())) % len(candidates)]
     return _align(_unit(shapes), parameters, engine)
 
 

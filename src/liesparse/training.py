@@ -93,7 +93,7 @@ def learn_model(
     recipe = recipe.for_group(model.group)
     if monitor_images is None:
         order = torch.randperm(len(images), generator=generator).to(images.device)
-        n_kept = min(N_MONITORED, len(images) // 10) if start is None and len(images) >= FEW_IMAGES else 0
+        n_kept = count_monitored(len(images)) if start is None else 0
         monitor_images, images = images[order[: n_kept or N_MONITORED]], images[order[n_kept:]]
     chosen = (
         choose_start(images, model, recipe, generator=generator, monitor_images=monitor_images)
@@ -131,6 +131,11 @@ def learn_model(
     )
     history = [*trained.history[:-1], *({**last, "motion_found": verdict.found} for last in trained.history[-1:])]
     return trained._replace(history=history, verdict=verdict, pose_ranges=pose_ranges(*seen), plain=plain)
+
+
+def count_monitored(n_images: int) -> int:
+    """Return how many of some images are kept out of learning, for the health of each epoch and the verdict."""
+    return min(N_MONITORED, n_images // 10) if n_images >= FEW_IMAGES else 0
 
 
 def train(

@@ -30,6 +30,11 @@ LEAST_EFFECT = 0.02  # share of a picture that must change along a motion
 N_GAPS, LEAST_FILLED, LEAST_SEEN = 3, 0.4, 12  # gaps between poses, what must lie outside them, and of how many images
 IMAGES_PER_TEMPLATE, MOST_IMAGES = 40, 2000  # whose poses say so
 N_PLAIN, PLAIN_EPOCHS = 4000, 4  # images and passes of plain sparse coding
+MUCH_GROUND = 0.5
+GROUND = (
+    "Most of each picture is an even light ground, which hides how the rest moves. Where shapes are dark on it, turn "
+    "light and dark round: DATA:invert=yes on the command line, images.max() - images in Python."
+)
 NUMBERS = {0: "no motion", 1: "one motion", 2: "two motions", 3: "three motions"}
 
 
@@ -54,6 +59,7 @@ class Verdict(NamedTuple):
     n_starts: int = 1
     n_agreed: int = 1  # starts that found the same share
     given: bool = False  # the motion was known, and only shapes were learned
+    ground: float = 0.0  # share of a picture that is an even ground
 
     def __str__(self) -> str:
         """Return the verdict in one or two sentences."""
@@ -75,6 +81,8 @@ class Verdict(NamedTuple):
     @property
     def advice(self) -> str:
         """What to try next where nothing was found."""
+        if self.ground > MUCH_GROUND:
+            return GROUND
         if not self.n_motions:
             return "The pictures of each template do not move: plain sparse coding is enough for them."
         if self.explained < LEAST_EXPLAINED:
@@ -120,9 +128,13 @@ def judge(
     n_motions = sum(effect >= LEAST_EFFECT for effect in effects)
     good = explained >= LEAST_EXPLAINED and n_motions > 0 and better and left < LEFT * plain_left
     ours, theirs = (float(snr(images, one).mean()) for one in (found, plainly))
-    return Verdict(
-        good, n_motions, parameters.torus_dim, explained, effects, ours, theirs, pair_share, n_starts, n_agreed, given
-    )
+    starts, ground = (pair_share, n_starts, n_agreed), ground_share(images)
+    return Verdict(good, n_motions, parameters.torus_dim, explained, effects, ours, theirs, *starts, given, ground)
+
+
+def ground_share(images: Float[Tensor, "image pixel"]) -> float:
+    """Return how much of the energy of unit-norm images is one and the same value in all pixels."""
+    return float((images.sum(dim=1).square() / images.shape[1]).mean())
 
 
 def noise_share(parameters: Parameters, images: Float[Tensor, "image pixel"]) -> float:

@@ -111,6 +111,17 @@ def few_steps(monkeypatch):
 
 
 @pytest.mark.usefixtures("few_steps")
+def test_a_shape_that_no_image_chooses_is_none_the_less_a_shape():
+    """Images that are all the same leave nothing for a second shape."""
+    digits = embedded_digits()[:1]
+    model = known_translation(digits, n_irreps=40)
+    engine = AdaptiveEngine(model.frequencies)
+    planes = model.to_planes(digits.flatten(1).repeat(30, 1))
+    for first in (planes[:3], torch.zeros_like(planes[:3])):
+        shapes = sort_images(planes, first, model, engine)
+        assert_close(shapes.flatten(1).norm(dim=1), torch.ones(3))
+
+
 def test_the_start_stays_in_its_span_and_repeats(rng):
     data = shifted_signals(300, rng, n_signals=2, length=30)
     recipe = load_recipe("best").with_values({"start": "data"})

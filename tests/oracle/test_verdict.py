@@ -12,7 +12,7 @@ from liesparse.model import reconstruct
 from liesparse.posterior import AdaptiveEngine
 from liesparse.recipes import load_recipe
 from liesparse.settings import ModelSettings
-from liesparse.verdict import Verdict, judge, motion_effects, noise_share, read_verdict, share_filled
+from liesparse.verdict import Verdict, ground_share, judge, motion_effects, noise_share, read_verdict, share_filled
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +92,16 @@ def test_words_for_a_motion_that_was_given():
     assert "--group" in lost.advice
     before = {name: value for name, value in lost._asdict().items() if name != "given"}
     assert read_verdict(before | {"effects": [0.5, 0.4]}, "x") == lost._replace(given=False)  # files of before
+
+
+def test_a_light_ground_is_seen_and_told():
+    digits = images_of(6)
+    inverted = torch.nn.functional.normalize(digits.amax(dim=1, keepdim=True) - digits, dim=1)
+    assert ground_share(digits) < 0.3
+    assert ground_share(inverted) > 0.8
+    lost = Verdict(False, 0, 2, 0.97, (0.0, 0.0), 30.0, 40.0)
+    assert "do not move" in lost.advice
+    assert "invert=yes" in lost._replace(ground=0.9).advice
 
 
 def test_the_images_of_the_verdict_are_kept_out_of_learning(monkeypatch):

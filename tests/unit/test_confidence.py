@@ -10,7 +10,9 @@ from PIL import Image
 
 from liesparse import LieSparseCoder, embedded_digits, translations
 from liesparse.canonical import picture_names
+from liesparse.groups import Translations
 from liesparse.initialization import known_translation
+from liesparse.model import Parameters, uniform_prior
 from liesparse.run_directory import Run, save_run
 from shell import run
 
@@ -69,7 +71,22 @@ def test_two_poses_that_explain_an_image_equally_share_its_mass():
     coder = LieSparseCoder.from_model(known_translation(bar, n_irreps=60), (14, 14))
     sure = coder.confidence(twice)
     assert float(sure.mode_share) < 0.6
-    assert float(sure.confidence) == pytest.approx(float(sure.alignment**2 * sure.mode_share), rel=1e-4)
+    product = sure.alignment**2 * sure.mode_share * sure.sharpness
+    assert float(sure.confidence) == pytest.approx(float(product), rel=1e-4)
+    assert bool(sure.uncertain)
+
+
+def test_a_picture_that_any_pose_explains_is_not_trusted():
+    """An even ground with a faint spot: all but the spot is explained, and nothing says where that is."""
+    spot = torch.zeros(1, 14, 14)
+    spot[0, 6, 6] = 0.02
+    basis = Translations(14, 14).make_basis((1 + spot).flatten(1), 60)
+    shape = torch.nn.functional.normalize((1 + spot).flatten(1), dim=1).T
+    model = Parameters(basis.group_basis, shape, basis.frequencies, 0.1, 10.0, uniform_prior(len(basis.frequencies)))
+    coder = LieSparseCoder.from_model(model, (14, 14))
+    sure = coder.confidence(1 + spot.roll(3, 1))
+    assert float(sure.alignment) > 0.99
+    assert float(sure.sharpness) < 0.1
     assert bool(sure.uncertain)
 
 

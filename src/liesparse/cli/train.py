@@ -84,7 +84,7 @@ def _train(
     coder: LieSparseCoder, data: str, out: Path, *, resume: bool, data_dir: Path | None
 ) -> dict[str, Any] | None:
     """Learn and write a run; of several processes the first one does so, and has numbers to show."""
-    from liesparse import SparseCoder, checkpoint, parallel, run_directory
+    from liesparse import SparseCoder, checkpoint, parallel, run_directory, verdict
     from liesparse.data import load_data
 
     checkpoints = out / run_directory.CHECKPOINTS
@@ -98,6 +98,8 @@ def _train(
             common.check_writable(checkpoints)
         loaded = load_data(data, data_dir=data_dir, group=group)
         console.print(loaded.summary() + (f"; {group.size} processes" if group.size > 1 else ""))
+        if group.rank == 0 and verdict.ground_share(loaded.train) > verdict.MUCH_GROUND:
+            console.print(verdict.GROUND, style="yellow")
         began = time.monotonic()
         _learn(coder, loaded, group)
         if group.rank > 0:
@@ -124,7 +126,8 @@ def _train(
 def _learn(coder: LieSparseCoder, loaded: LoadedData, group: Group) -> None:
     from liesparse import training
 
-    recipe, n_images = coder.effective_recipe(), None if loaded.stream else len(loaded.train)
+    recipe, n_train = coder.effective_recipe(), len(loaded.train)
+    n_images = None if loaded.stream else n_train - training.count_monitored(n_train)
     n_epochs = recipe.learning.resolve(coder.n_components, n_images).n_epochs
     columns = ("epoch", "SNR", "active", "alive", "objective", "width", "multimodal", "images/s", "left")
     console.print("{:>7} {:>8} {:>7} {:>6} {:>10} {:>7} {:>11} {:>9} {:>7}".format(*columns))

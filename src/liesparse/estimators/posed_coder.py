@@ -182,7 +182,8 @@ class PosedCoder(Coder):
         scores, posterior = self._log_likelihood(images, codes), pose_posterior(model, images.rows, codes)
         known = getattr(self, "pose_ranges_", None)
         middles = torch.zeros(model.n_components, model.torus_dim) if known is None else self._tensor(known)[..., 0]
-        rated = rate_confidence(model, images.rows, codes, poses, scores, middles.to(poses), engine_of(model))
+        known = (middles.to(poses), posterior.width)
+        rated = rate_confidence(model, images.rows, codes, poses, scores, *known, engine_of(model))
         blank = images.norms[:, 0] == 0  # of which nothing is known
         rated = rated._replace(confidence=rated.confidence * ~blank, uncertain=rated.uncertain | blank)
         found, confidence = map(images.restore, (codes, poses)), Confidence(*map(images.restore, rated))
