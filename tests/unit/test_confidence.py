@@ -49,6 +49,21 @@ def folder(coder, data, tmp_path_factory):
     return folder
 
 
+def test_pictures_are_prepared_as_those_of_the_run(coder, folder, tmp_path):
+    save_run(Run(tmp_path / "run", coder, None, {"data": "elsewhere:n=50,size=14x14,invert=yes"}, {}))
+    ink = tmp_path / "ink"
+    ink.mkdir()
+    for path in sorted((folder / "digits" / "b").iterdir()):
+        Image.fromarray(255 - np.asarray(Image.open(path))).save(ink / path.name)
+    done = run("infer", tmp_path / "run", ink, "--out", tmp_path / "found.csv")
+    assert done.returncode == 0, done.stderr
+    assert "inverted" in done.stdout
+    with (tmp_path / "found.csv").open() as file:
+        assert {row["uncertain"] for row in csv.DictReader(file)} == {"False"}
+    refused = run("infer", tmp_path / "run", f"{ink}:size=7", "--out", tmp_path / "found.csv")  # as is said
+    assert "7 × 7" in refused.stdout
+
+
 def test_moved_shapes_are_trusted_and_noise_is_not(coder, data):
     sure = coder.confidence(data.images)
     assert not sure.uncertain.any()

@@ -45,8 +45,19 @@ def _open_images(run: Path, images: str, data_dir: Path | None) -> tuple[LieSpar
     from liesparse.data import load_images
     from liesparse.run_directory import load_run
 
-    coder = load_run(run).coder
-    return coder, load_images(images, coder.image_shape_, data_dir=data_dir)
+    opened = load_run(run)
+    spec = _as_trained(images, str(opened.settings.get("data") or ""))
+    return opened.coder, load_images(spec, opened.coder.image_shape_, data_dir=data_dir)
+
+
+def _as_trained(images: str, trained: str) -> str:
+    """Return a folder or zip of pictures with the sizes and signs of the run's own, where nothing is said of them."""
+    from liesparse.data import parse_spec
+    from liesparse.data.images import Preprocessing
+
+    pictures = Path(images).is_dir() or (Path(images).is_file() and Path(images).suffix.lower() == ".zip")
+    known = [f"{key}={value}" for key, value in parse_spec(trained).parameters.items() if key in Preprocessing._fields]
+    return f"{images}:{','.join(known)}" if pictures and known else images
 
 
 def _chunks(rows: ImagesInOrder) -> Iterator[Tensor]:
