@@ -30,7 +30,7 @@ LEAST_EFFECT = 0.02  # share of a picture that must change along a motion
 N_GAPS, LEAST_FILLED, LEAST_SEEN = 3, 0.4, 12  # gaps between poses, what must lie outside them, and of how many images
 IMAGES_PER_TEMPLATE, MOST_IMAGES = 40, 2000  # whose poses say so
 N_PLAIN, PLAIN_EPOCHS = 4000, 4  # images and passes of plain sparse coding
-MUCH_GROUND = 0.5
+MUCH_GROUND = 0.8
 GROUND = (
     "Most of each picture is an even light ground, which hides how the rest moves. Where shapes are dark on it, turn "
     "light and dark round: DATA:invert=yes on the command line, images.max() - images in Python."
