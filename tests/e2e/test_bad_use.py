@@ -52,7 +52,7 @@ BAD = {
     "all blank": (lambda path: np.save(path, np.zeros((9, 8, 8))), "blank.npy", "not blank"),
     "NaN": (lambda path: np.save(path, np.full((9, 8, 8), np.nan)), "nan.npy", "finite numbers"),
     "fewer images than shapes": (
-        lambda path: np.save(path, np.eye(5 * 64)[:5].reshape(5, 8, 40) + 1),
+        lambda path: np.save(path, np.eye(5 * 64)[:5].reshape(5, 8, 40)),
         "few.npy",
         "n_components=10",
     ),
