@@ -19,7 +19,7 @@ class _Commands(TyperGroup):
             return super().invoke(ctx)
 
 
-app = typer.Typer(name="liesparse", cls=_Commands, help=HELP, no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(name="liesparse", cls=_Commands, help=HELP, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.command()(train.demo)
 app.command()(train.train)
 app.command()(tools.suggest)

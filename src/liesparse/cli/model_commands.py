@@ -77,7 +77,7 @@ def _check_suffix(option: str, out: Path, *known: str) -> str:
 
 
 def evaluate(run: RunArgument, data: OtherData = None, data_dir: DataDir = None, json: JsonOption = None) -> None:
-    """Measure a run on held-out images, beside plain sparse coding."""
+    """Measure a run on held-out images, and plain sparse coding."""
     from liesparse.run_directory import measure
 
     opened, _, loaded = _open(run, data, data_dir)
@@ -94,7 +94,7 @@ def infer(
     out: Annotated[Path, Option(help="File for the results: .npz, .csv or .parquet.")],
     data_dir: DataDir = None,
 ) -> None:
-    """Infer codes, the most probable pose, its width and the log likelihood of each image."""
+    """Infer the codes and the pose of each image. Also how sure they are: width, log likelihood, confidence."""
     import numpy as np
 
     from liesparse.files import write_table
@@ -148,7 +148,7 @@ def canonicalize(
     ] = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Bring every image to the same pose: one PNG each, all as canonical.npy with canonical.csv, and a sheet."""
+    """Bring every image to the same pose. Writes one PNG each, all as canonical.npy with canonical.csv, and a sheet."""
     import numpy as np
 
     from liesparse import figures, files
@@ -192,7 +192,7 @@ def traverse(
     count_: Annotated[int, Option("--count", min=1, max=20, help="How many images, from the first.")] = 5,
     data_dir: DataDir = None,
 ) -> None:
-    """Walk along the torus axes, where the data is: what changes is what the model found to be motion."""
+    """Walk along the torus axes, where the data is. What changes is what the model found to be motion."""
     import numpy as np
 
     from liesparse import figures, files
@@ -230,7 +230,7 @@ def _extent(coder: LieSparseCoder, axis: int, values: Any) -> str:
 
 
 def report(run: RunArgument, data: OtherData = None, data_dir: DataDir = None) -> None:
-    """Write RUN/report.html: what did it learn? One file, no network."""
+    """Write RUN/report.html: what was learned, on one page."""
     from liesparse.data import parse_spec
     from liesparse.report import write_report
     from liesparse.run_directory import measure
@@ -267,7 +267,7 @@ def explore(
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Explore a model in the browser: shapes, poses, planes, your own drawings."""
+    """Explore a model in the browser, with your own drawings."""
     import ipaddress
     import logging
     import threading

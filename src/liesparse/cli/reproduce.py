@@ -52,7 +52,7 @@ def table1(
     ),
     json: JsonOption = None,
 ) -> None:
-    """Held-out SNR of LSC and of plain sparse coding: Table 1, by recipe and over seeds.
+    """Measure held-out SNR as in Table 1, by recipe and over seeds.
 
     Finished cells are kept in the folder and not computed again, so Ctrl-C loses at most one cell.
     """
@@ -97,7 +97,7 @@ def battery(
     values: SetOption = None,
     json: JsonOption = None,
 ) -> None:
-    """Learn many kinds of images with a known motion at the defaults, and say which were solved.
+    """Learn images with a known motion at the defaults. The table says which were solved.
 
     Each problem is learned with as many templates as shapes, and with twice as many; controls, in which nothing is to
     be found, show whether the verdict of learning notices. By name only: known-translation and known-rotation, where
@@ -121,7 +121,7 @@ def battery(
 def compose_groups(
     problems: ProblemsOption = "all", seeds: SeedsOption = 3, first_seed: FirstSeed = 0, json: JsonOption = None
 ) -> None:
-    """Learn pictures that are shifted and turned, with both groups known, one of them, or none.
+    """Learn pictures that are shifted and turned. Both groups are known, one of them, or none.
 
     Of several seeds the table has the worst. After each problem the JSON file is written.
     """
@@ -164,7 +164,7 @@ def figures(
     data_dir: DataDir = None,
     out: Annotated[Path, Option(help="Folder for the figures; the models are kept in it too.")] = Path("runs/figures"),
 ) -> None:
-    """Draw the paper's figures 1 to 4, as PDF and PNG, from models made or found.
+    """Draw the paper's figures 1 to 4. They are PDF and PNG, from models made or found.
 
     Learned models are kept in OUT/models and used again. After Ctrl-C the same command goes on where it stopped.
     """

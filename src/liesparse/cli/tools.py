@@ -50,7 +50,7 @@ def preview(
     seed: Annotated[int, Option(min=0, help="Random seed: same seed, same images.")] = 0,
     data_dir: DataDir = None,
 ) -> None:
-    """Draw some images of DATA, drawn at random, as the model would see them."""
+    """Draw random images of DATA as the model would see them."""
     import torch
 
     from liesparse import figures, files
@@ -71,7 +71,7 @@ def suggest(
     data_dir: DataDir = None,
     json: JsonOption = None,
 ) -> None:
-    """Try small numbers of torus axes and of templates on DATA, and recommend one by held-out evidence."""
+    """Recommend numbers of axes and templates for DATA. Small ones are tried, and compared by held-out evidence."""
     from liesparse import suggest as find
     from liesparse.data import load_data
 
@@ -106,7 +106,7 @@ def doctor(
     test: Annotated[bool, Option(help="Whether to train a small model as a test.")] = True,
     json: JsonOption = None,
 ) -> None:
-    """Show versions, threads, kernel and data, and train a small model as a test (about ten seconds)."""
+    """Show versions, kernel and data, and train a small model. It takes about ten seconds."""
     from importlib import metadata
 
     import torch
@@ -154,7 +154,7 @@ def bench(
     json: JsonOption = None,
     plot: Annotated[Path | None, Option(help="Draw how time grows with each size into this PNG file.")] = None,
 ) -> None:
-    """Measure speed, accuracy and memory on this machine, in one or two minutes."""
+    """Measure speed, accuracy and memory, in one or two minutes."""
     from liesparse import figures, files
     from liesparse.reproduce.bench import run_bench
 

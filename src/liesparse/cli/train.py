@@ -54,7 +54,7 @@ def train(
     data_dir: DataDir = None,
     json: JsonOption = None,
 ) -> None:
-    """Learn shapes and transformations from DATA and write the run to a folder.
+    """Learn shapes and motions from DATA, and write the run.
 
     Ctrl-C finishes the step and saves. The same command with --resume continues the run; the result is byte-identical.
     After `torchrun --nproc-per-node 2 -m liesparse` two processes share each batch.
@@ -204,7 +204,7 @@ def demo(
     epochs: Annotated[int, Option(min=1, help="Passes over the images.")] = 10,
     images: Annotated[int, Option(min=100, help="Training images to make.")] = 30_000,
 ) -> None:
-    """Learn ten digits and 2-D translation from unlabelled images, in a few minutes."""
+    """Learn ten digits and their shifts from unlabelled images."""
     from liesparse import LieSparseCoder, figures, files
     from liesparse.data import load_data
     from liesparse.reproduce.figures import run_demo
