@@ -10,7 +10,7 @@ PLATFORMS := linux-x86_64 linux-aarch64 macos-arm64 windows-x86_64
 # In the order of the folders: the long tests of e2e come first, and the many short ones fill what time is left.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: install demo explore lint test test-fast test-portable test-long fuzz sanitize soak docs wheels clean
+.PHONY: install demo explore lint test suite test-fast test-portable test-long fuzz sanitize soak docs wheels clean
 
 install: $(STAMP)
 
@@ -31,7 +31,11 @@ lint: install
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: lint
+# Beside each other: the linters and types need one core for about a minute.
+test: install
+	$(MAKE) --no-print-directory -j2 lint suite
+
+suite: install
 	$(PYTEST)
 
 test-fast: install

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from e2e.ranks import METHODS, images, make_start
+from e2e import ranks
+from e2e.ranks import METHODS, call_train, images, make_start, side_by_side, train_on_own
 from liesparse.checkpoint import list_checkpoints, load_checkpoint, load_model
 from liesparse.learning import learn
 
@@ -50,8 +51,8 @@ def shards(tmp_path_factory):
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory, shards):
     out = tmp_path_factory.mktemp("alone")
-    code, _, errors = finish(launch(1, SCRIPT, out, shards, 0, *METHODS))
-    assert code == 0, errors
+    well, words = side_by_side(1, tmp_path_factory.mktemp("words"), ranks.main, out, shards, 0, *METHODS)
+    assert well, words
     return out
 
 
@@ -66,10 +67,11 @@ def files(folder):
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
-def test_processes_learn_what_one_learns(alone, shards, tmp_path):
+def test_processes_learn_what_one_learns(alone, shards, tmp_path, tmp_path_factory):
     n_processes = 3  # batches do not divide evenly
-    code, _, errors = finish(launch(n_processes, SCRIPT, tmp_path, shards, 0, *METHODS))
-    assert code == 0, errors
+    words = tmp_path_factory.mktemp("words")
+    well, words = side_by_side(n_processes, words, ranks.main, tmp_path, shards, 0, *METHODS)
+    assert well, words
     for method in METHODS:
         assert_same(tmp_path / f"{method}.safetensors", alone / f"{method}.safetensors")
         model = load_model(tmp_path / f"{method}.safetensors")[0]
@@ -122,20 +124,10 @@ def test_the_command_line_in_two_processes(shards, tmp_path):
 
 
 def test_an_error_is_told_once(tmp_path):
-    code, words, errors = finish(launch(2, *train(tmp_path / "nothing", "--out", tmp_path / "run")))
-    assert code != 0
-    assert (words + errors).count("which does not exist") == 1
+    well, words = side_by_side(2, tmp_path, call_train, tmp_path / "nothing", "--out", tmp_path / "run")
+    assert not well
+    assert words.count("which does not exist") == 1, words
     assert not (tmp_path / "run").exists()
-
-
-OTHER_FILES = """
-import os, sys
-from liesparse.cli import main
-data = sys.argv[int(os.environ["RANK"]) + 1]
-sys.argv = ["liesparse", "train", data + ":stream=" + sys.argv[3], "--out", sys.argv[4], "--components", "3"]
-sys.argv += ["--irreps", "3", "--torus-dim", "1", "--epochs", "1"]
-main()
-"""
 
 
 @pytest.mark.parametrize("stream", ["yes", "no"])
@@ -144,11 +136,9 @@ def test_processes_with_other_files_are_refused(shards, tmp_path, stream):
     other.mkdir()
     for path in shards.iterdir():
         np.save(other / path.name, np.load(path)[::-1].copy())
-    script = tmp_path / "other.py"
-    script.write_text(OTHER_FILES)
-    code, words, errors = finish(launch(2, script, shards, other, stream, tmp_path / "run"))
-    assert code != 0
-    assert (words + errors).count("data: expected the same files in every process") == 1, words + errors
+    well, words = side_by_side(2, tmp_path, train_on_own, shards, other, stream, tmp_path / "run")
+    assert not well
+    assert words.count("data: expected the same files in every process") == 1, words
 
 
 def test_shapes_are_reseeded_in_these_runs():

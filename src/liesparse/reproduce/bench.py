@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -112,14 +111,14 @@ def make_problem(shape: Shape) -> Problem:
 
 
 def alternate(jobs: Mapping[Any, Job], *, repeats: int = 15, clock: Job = time.perf_counter) -> dict[Any, float]:
-    """Time jobs in turn and return the median milliseconds of each: noise hits all of them alike."""
+    """Time jobs in turn and return the least milliseconds of each: other work on the machine can only add to them."""
     times: dict[Any, list[float]] = {name: [] for name in jobs}
     for _ in range(2 + repeats):
         for name, job in jobs.items():
             began = clock()
             job()
             times[name].append(1000 * (clock() - began))
-    return {name: statistics.median(values[2:]) for name, values in times.items()}  # the first two warm up
+    return {name: min(values[2:]) for name, values in times.items()}  # the first two warm up
 
 
 def measure_speed(

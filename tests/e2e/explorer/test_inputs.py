@@ -1,13 +1,13 @@
 """The explorer looks at what one draws, drops or picks, in a real browser."""
 
 import signal
-import subprocess
 
 import numpy as np
 import pytest
 import torch
 
-from e2e.explorer.browsing import COMMAND, DROP, assert_shows, drag, picture_bytes, pixels_of, serving, settle, state_of
+from e2e.explorer.browsing import DROP, assert_shows, drag, picture_bytes, pixels_of, serving, settle, state_of
+from shell import run
 
 
 def strokes_of(template):
@@ -128,7 +128,7 @@ def test_other_fingers_and_buttons_are_ignored(open_page, address):
 
 def test_the_exported_page_opens_from_disk(open_page, session, tmp_path):
     target = tmp_path / "explorer.html"
-    subprocess.run([*COMMAND, "--export", str(target)], check=True, capture_output=True)
+    assert run("explore", "--export", target).returncode == 0
     assert target.stat().st_size < 800_000
     page = open_page(target.as_uri())
     assert_shows(page, session)

@@ -1,7 +1,6 @@
 """The explorer shows what the model computes, in a real browser."""
 
 import io
-import subprocess
 from dataclasses import replace
 
 import numpy as np
@@ -9,13 +8,14 @@ import pytest
 import torch
 from PIL import Image
 
-from e2e.explorer.browsing import COMMAND, SAME_GREY, assert_shows, drag, expected_pixels, pixels_of, settle, state_of
+from e2e.explorer.browsing import SAME_GREY, assert_shows, drag, expected_pixels, pixels_of, settle, state_of
 from liesparse.estimators import LieSparseCoder
 from liesparse.groups import Translations
 from liesparse.initialization import random_start
 from liesparse.model import Outer, reconstruct
 from liesparse.posterior import pose_log_density, pose_natural
 from liesparse.run_directory import Run, save_run
+from shell import run
 
 TYPICAL_CODE = 0.9  # of a shape that the page shows alone
 
@@ -215,7 +215,7 @@ def test_other_tori_have_a_dial_for_each_axis(open_page, tmp_path, n_axes):
     coder = LieSparseCoder.from_model(model, (5, 6))
     save_run(Run(tmp_path / "run", coder, None, {}, {}))
     target = tmp_path / "page.html"
-    subprocess.run([*COMMAND, str(tmp_path / "run"), "--export", str(target)], check=True, capture_output=True)
+    assert run("explore", tmp_path / "run", "--export", target).returncode == 0
     page = open_page(target.as_uri())
     assert page.locator(".dial").count() == n_axes
     assert pixels_of(page).shape == (5, 6)
@@ -239,7 +239,7 @@ def test_two_groups_have_a_named_dial_for_each_coordinate(open_page, tmp_path):
     coder = LieSparseCoder.from_model(model, (5, 6), group="translation@fixed")
     save_run(Run(tmp_path / "run", coder, None, {}, {}))
     target = tmp_path / "page.html"
-    subprocess.run([*COMMAND, str(tmp_path / "run"), "--export", str(target)], check=True, capture_output=True)
+    assert run("explore", tmp_path / "run", "--export", target).returncode == 0
     page = open_page(target.as_uri() + "#codes=1:0.8,2:0.5&pose=0.4,-0.9,1.1")
     assert [page.locator(".dial").nth(place).get_attribute("aria-label") for place in range(3)] == [
         "Pose, shift_x",
@@ -264,7 +264,7 @@ def test_the_pad_zooms_to_where_the_data_is_and_walks_stay_there(open_page, tmp_
     coder.pose_ranges_ = np.zeros((3, 2, 3), np.float32) + np.array([1.0, -0.1, 0.1], np.float32)
     save_run(Run(tmp_path / "run", coder, None, {}, {}))
     target = tmp_path / "page.html"
-    subprocess.run([*COMMAND, str(tmp_path / "run"), "--export", str(target)], check=True, capture_output=True)
+    assert run("explore", tmp_path / "run", "--export", target).returncode == 0
     page = open_page(target.as_uri() + "#codes=1:0.9&pose=1,1")
     assert page.get_attribute("#zoom", "aria-pressed") == "true"  # the data fills a small part of the circle
     drag(page, "#pad", (0.5, 0.5), (1.0, 0.0))
