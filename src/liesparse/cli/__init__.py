@@ -19,7 +19,9 @@ class _Commands(TyperGroup):
             return super().invoke(ctx)
 
 
-app = typer.Typer(name="liesparse", cls=_Commands, help=HELP, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
+# Plain help: loading what draws boxes around it takes as long as all the rest.
+plain: Any = {"pretty_exceptions_enable": False, "rich_markup_mode": None}
+app = typer.Typer(name="liesparse", cls=_Commands, help=HELP, no_args_is_help=True, **plain)
 app.command()(train.demo)
 app.command()(train.train)
 app.command()(tools.suggest)

