@@ -33,6 +33,7 @@ EXPLAINED = 0.35  # of the way from the residual of neighbours to that of any tw
 N_CANDIDATES = 300  # images from which the first shapes are chosen
 N_SORTED, N_ROUNDS, LAST_ROUNDS = 1500, 10, 3  # images that are sorted by shape, how often, and how often undisturbed
 ALIKE = 0.5  # of the images of a usual shape, those that are averaged for a new one
+N_ALIGNED = 3  # times that each shape is brought to the pose of the others
 WON = 2.0  # how much more a new shape must explain than is lost with an old one
 
 Coords = Float[Tensor, "image column"]  # of images in the span of the first W
@@ -180,7 +181,7 @@ def sort_images(planes: Planes, shapes: Shapes, parameters: Parameters, engine: 
                 shapes[spared] = candidates[chosen]
     empty = shapes.flatten(1).norm(dim=1) == 0  # no image ever chose them
     shapes[empty] = candidates[torch.arange(int(empty.sum())) % len(candidates)]
-    return _align(_unit(shapes), parameters, engine)
+    return align_shapes(_unit(shapes), parameters, engine)
 
 
 def _candidates(
@@ -217,14 +218,20 @@ def find_swaps(
     return swaps
 
 
-def _align(shapes: Shapes, parameters: Parameters, engine: PoseEngine) -> Shapes:
-    """Return the shapes in poses in which they overlap."""
-    together, aligned = shapes[0], [shapes[0]]
-    for shape in shapes[1:]:
-        poses = overlap_poses(parameters, shape[None], together[None], engine)
-        aligned.append(parameters.to_planes(apply_transform(parameters, parameters.from_planes(shape[None]), poses))[0])
-        together = together + aligned[-1]
-    return torch.stack(aligned)
+def align_shapes(shapes: Shapes, parameters: Parameters, engine: PoseEngine) -> Shapes:
+    """Return the shapes in poses in which they overlap: those of one after the other, then each with all others.
+
+    Codes are sought from the sum of all shapes. One that lies across the others is lost in it: its images find a wrong
+    pose, and another shape takes them.
+    """
+    aligned = torch.zeros_like(shapes)
+    aligned[0] = shapes[0]
+    for step in range(1, N_ALIGNED * len(shapes) if len(shapes) > 1 else 0):
+        k = step % len(shapes)
+        shape, others = shapes[k][None], (aligned.sum(dim=0) - aligned[k])[None]
+        poses = overlap_poses(parameters, shape, others, engine)
+        aligned[k] = parameters.to_planes(apply_transform(parameters, parameters.from_planes(shape), poses))[0]
+    return aligned
 
 
 def _unit(planes: Planes) -> Planes:

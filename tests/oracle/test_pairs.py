@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from liesparse import pairs
+from liesparse import pairs, torus
 from liesparse.data import embedded_digits, translations
 from liesparse.inference import infer_codes, map_poses
 from liesparse.initialization import known_translation
 from liesparse.metrics import torus_match
-from liesparse.pairs import WON, choose_shapes, find_neighbours, find_swaps, learn_motion, sort_images
+from liesparse.pairs import WON, align_shapes, choose_shapes, find_neighbours, find_swaps, learn_motion, sort_images
 from liesparse.posterior import AdaptiveEngine
 from liesparse.recipes import load_recipe
 from liesparse.reproduce.problems import shifted_signals
@@ -101,6 +101,19 @@ def test_images_are_sorted_by_shape_when_the_motion_is_known():
     )
     assert_close(best.amax(dim=0), torch.ones(4), atol=0.02, rtol=0)
     assert sorted(best.argmax(dim=1).tolist()) == [0, 1, 2, 3]
+
+
+def test_each_shape_overlaps_all_others_as_well_as_in_any_pose(rng):
+    """By brute force over the torus: also the first shapes, which were brought together before the last ones."""
+    model = known_translation(embedded_digits(), n_irreps=40)
+    planes, grid = model.to_planes(model.dictionary.T), torus.grid_points(28, 2, dtype=torch.float32)
+    scattered = torus.rotate(planes, torus.phases(model.frequencies, 6.28 * torch.rand(10, 2, generator=rng)))
+    shapes = align_shapes(scattered, model, AdaptiveEngine(model.frequencies))
+    for shape in shapes:
+        others = shapes.sum(dim=0) - shape
+        anywhere = torus.rotate(shape.expand(len(grid), -1, -1), torus.phases(model.frequencies, grid))
+        assert (anywhere * others).sum(dim=(1, 2)).amax() <= 1.005 * (shape * others).sum()
+    assert_close(align_shapes(scattered[:1], model, AdaptiveEngine(model.frequencies)), scattered[:1])
 
 
 @pytest.fixture
