@@ -11,6 +11,7 @@ import collections
 import contextlib
 import ctypes
 import faulthandler
+import gc
 import json
 import os
 import resource
@@ -26,12 +27,16 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # pyarrow's own reserves 1 GiB of addresses at its first use
+
 import numpy as np
 from formats import Case, data_file, picture, run_json, spec, toml
 from hostile import FLOATS, INTEGERS, TEXTS, damage, scalar, to_json, tree, word
 from models import sealed_file
 from samples import N_PIXELS, Samples, make_samples
 from targets import FindingError, Targets, without_network
+
+from stopwatch import Stopwatch
 
 KEPT = Path(__file__).parents[2] / "build" / "fuzz"
 SECONDS = 10  # for one input, without those in which other programs had all cores
@@ -152,24 +157,19 @@ def work(numbers: range, seed: int, samples: Samples, root: Path, pipe: int) -> 
     faulthandler.disable()
     without_network()
     warnings.simplefilter("ignore")
-    ctypes.CDLL(None).mallopt(-8, 2)  # few arenas: each reserves addresses that nobody uses
+    system = ctypes.CDLL(None)
+    system.mallopt(-8, 2)  # few arenas: each reserves addresses that nobody uses
+    gc.freeze()  # what is there already need not be looked at again
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, size + MEMORY))
     targets = Targets(samples)
     with open(os.devnull, "w") as nothing, contextlib.redirect_stderr(nothing), contextlib.redirect_stdout(nothing):
         os.dup2(nothing.fileno(), 2)
         for number in numbers:
+            gc.collect()
+            system.malloc_trim(0)  # give back what the last input left free, so that it is not counted for this one
             os.write(pipe, f"{number}\n".encode())
             os.write(pipe, (json.dumps(one(number, seed, samples, targets, root)) + "\n").encode())
-
-
-def count_waits(process: int, waits: dict[str, float]) -> float:
-    """Return the seconds that a process and those it has started have waited for a core, the ended ones too."""
-    with contextlib.suppress(OSError):
-        started = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-        for number in (str(process), *started):
-            waits[number] = int(Path(f"/proc/{number}/schedstat").read_text().split()[1]) / 1e9
-    return sum(waits.values())
 
 
 def watch(numbers: range, seed: int, samples: Samples, root: Path) -> tuple[list[dict[str, Any]], int]:
@@ -184,8 +184,7 @@ def watch(numbers: range, seed: int, samples: Samples, root: Path) -> tuple[list
             os._exit(0)
     os.close(writing)
     results: list[dict[str, Any]] = []
-    waits: dict[str, float] = {}
-    text, begun, since, hung = b"", None, time.monotonic(), False
+    text, begun, hung, taken = b"", None, False, Stopwatch(child)
     while not hung:
         ready, _, _ = select.select([reading], [], [], 0.5)
         content = os.read(reading, 2**20) if ready else b""
@@ -195,12 +194,12 @@ def watch(numbers: range, seed: int, samples: Samples, root: Path) -> tuple[list
         *lines, text = text.split(b"\n")
         for line in lines:
             value = json.loads(line)
-            since = time.monotonic() - count_waits(child, waits)
+            taken.start()
             if isinstance(value, int):
                 begun = value
             else:
                 results, begun = [*results, value], None
-        hung = time.monotonic() - count_waits(child, waits) - since > SECONDS
+        hung = taken.seconds() > SECONDS
     if hung:
         os.kill(child, signal.SIGKILL)
     os.close(reading)

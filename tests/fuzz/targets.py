@@ -24,7 +24,7 @@ from liesparse.web import server, session
 from shell import run
 
 HERE = str(Path(liesparse.__file__).parent)
-MEMORY = ("allocate memory", "out of memory", "not enough memory", "cannot allocate", "unable to allocate")
+MEMORY = ("allocate memory", "out of memory", "not enough memory", "unable to allocate", "alloc of size")
 LONGEST = 4000  # characters of a message
 
 
