@@ -13,7 +13,7 @@ from torch import Tensor
 
 NOISE = {"minimum": 1e-6, "maximum": 1e6}  # σ of images of norm 1: beyond, float32 has no numbers for it
 MOST = 1e9  # of λ and of the natural parameters of a prior
-MOST_FREQUENCIES = {1: 500, 2: 128}  # |ω| on so many axes; beyond, the grid of the pose takes gigabytes
+MOST_FREQUENCIES = {1: 500, 2: 64}  # |ω| on so many axes; beyond, one sum over the pose takes seconds
 MOST_OF_MANY_AXES = 100
 TOLERANCE = 1e-4  # of norms and inner products, in what should be orthonormal or of norm 1
 Size = tuple[str, int | None]  # the name of a dimension and its required size, or None for any

@@ -54,5 +54,6 @@ def warp_pictures(
         else:
             image = rows.images[row].reshape(shape).numpy()
             pixels, frame = np.round(255 * np.clip(image / image.max(), 0, 1)).astype(np.uint8), (shape[0], shape[1])
-        moved.append(move_picture(pixels, matrix, shape, frame))
+        picture = move_picture(pixels, matrix, shape, frame)
+        moved.append(pixels.max() - picture if rows.preprocessing.invert else picture)  # as light and dark came
     return moved

@@ -79,6 +79,10 @@ class Verdict(NamedTuple):
         return f"{head}: {evidence}. {self.advice}"
 
     @property
+    def _other_motion(self) -> str:
+        return "another --group" if self.given else "another --torus-dim, a motion that you know (--group rotation)"
+
+    @property
     def advice(self) -> str:
         """What to try next where nothing was found."""
         if self.ground > MUCH_GROUND:
@@ -87,9 +91,8 @@ class Verdict(NamedTuple):
             return "The pictures of each template do not move: plain sparse coding is enough for them."
         if self.explained < LEAST_EXPLAINED:
             return (
-                "Much of the pictures is left: try more templates (--components), another "
-                f"{'--group' if self.given else '--torus-dim'}, more images, or another --seed; "
-                "`liesparse suggest DATA` compares some."
+                f"Much of the pictures is left: try more templates (--components), {self._other_motion}, more images, "
+                "or another --seed; `liesparse suggest DATA` compares some."
             )
         return "Plain sparse coding explains as much without any motion: try fewer templates, or more images."
 

@@ -122,7 +122,7 @@ def test_values_of_parameters(model):
         replace(model, dictionary=model.dictionary * NAN).validate()
     with pytest.raises(ValueError, match="dictionary columns: expected rows of L2 norm 1"):
         replace(model, dictionary=9 * model.dictionary).validate()
-    with pytest.raises(ValueError, match="frequencies: expected a finite number <= 128, got float"):
+    with pytest.raises(ValueError, match="frequencies: expected a finite number <= 64, got float"):
         replace(model, frequencies=2000 * model.frequencies).validate()
     with pytest.raises(ValueError, match=r"pose_prior: expected a finite number <= 1e.09, got float 1e.30"):
         replace(model, pose_prior=torch.full_like(model.pose_prior, 1e30)).validate()

@@ -108,7 +108,7 @@ def infer(
     codes, poses, widths, scores, *rated = (
         np.concatenate([np.asarray(part) for part in column]) for column in zip(*parts, strict=True)
     )
-    columns = _whose(rows)
+    columns = _whose(rows) | {"template": codes.argmax(axis=1)}
     arrays = columns | {"codes": codes, "poses": poses, "widths": widths, "log_likelihood": scores}
     for name, first, values in (("code", 0, codes), ("pose", 1, poses), ("width", 1, widths)):
         columns |= {f"{name}{place}": column for place, column in enumerate(values.T, first)}
@@ -172,7 +172,8 @@ def canonicalize(
         files.write_atomically((uncertain if uncertain and doubted else out) / name, files.image_bytes(image))
     if len({image.shape for image in canonical}) == 1:
         files.write_atomically(out / "canonical.npy", lambda file: np.save(file, np.stack(canonical)))
-    columns = {"row": np.arange(len(names)), **_whose(rows), "picture": np.array(names), **how_sure}
+    kinds = {"picture": np.array(names), "template": codes.argmax(axis=1)}
+    columns = {"row": np.arange(len(names)), **_whose(rows), **kinds, **how_sure}
     files.write_table(out / "canonical.csv", columns, {})
     before = rows.images.reshape(-1, *shape).numpy()
     sheet = figures.before_and_after(list(before), canonical, doubtful)

@@ -185,7 +185,9 @@ class PosedCoder(Coder):
         known = (middles.to(poses), posterior.width)
         rated = rate_confidence(model, images.rows, codes, poses, scores, *known, engine_of(model))
         blank = images.norms[:, 0] == 0  # of which nothing is known
-        rated = rated._replace(confidence=rated.confidence * ~blank, uncertain=rated.uncertain | blank)
+        verdict = getattr(self, "verdict_", None)
+        doubted = rated.uncertain | blank | (verdict is not None and not verdict.found)  # no motion: no pose to trust
+        rated = rated._replace(confidence=rated.confidence * ~blank, uncertain=doubted)
         found, confidence = map(images.restore, (codes, poses)), Confidence(*map(images.restore, rated))
         return Description(Inference(*found), posterior, images.restore(scores), confidence)
 

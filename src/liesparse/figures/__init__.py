@@ -261,7 +261,8 @@ def before_and_after(
     """Show images above and what became of them below, those that the model is not sure of by themselves."""
     parts = []
     for doubted, most, words in ((False, 40, ""), (True, 20, "Uncertain, ")):
-        chosen = np.flatnonzero(uncertain == doubted)[:most].tolist()
+        rows = np.flatnonzero(uncertain == doubted)
+        chosen = rows[:: -(-len(rows) // most) or 1].tolist()  # from all of them, as files of one kind lie together
         for images, title in ((before, "as they came"), (after, "in the same pose, by the model")):
             if chosen:
                 small = np.stack([_shrink(images[place], before[0].shape[:2]) for place in chosen])
