@@ -10,10 +10,12 @@ from PIL import Image
 
 from liesparse import LieSparseCoder, embedded_digits, translations
 from liesparse.canonical import picture_names
+from liesparse.figures import spread
 from liesparse.groups import Translations
 from liesparse.initialization import known_translation
 from liesparse.model import Parameters, uniform_prior
 from liesparse.run_directory import Run, save_run
+from liesparse.verdict import Verdict
 from shell import run
 
 
@@ -59,7 +61,14 @@ def test_pictures_are_prepared_as_those_of_the_run(coder, folder, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "inverted" in done.stdout
     with (tmp_path / "found.csv").open() as file:
-        assert {row["uncertain"] for row in csv.DictReader(file)} == {"False"}
+        rows = list(csv.DictReader(file))
+    assert {row["uncertain"] for row in rows} == {"False"}
+    assert all(float(row[f"code{row['template']}"]) == max(float(row[f"code{k}"]) for k in range(10)) for row in rows)
+    assert run("canonicalize", tmp_path / "run", ink, "--out", tmp_path / "warped", "--warp").returncode == 0
+    warped = list((tmp_path / "warped").glob("[0-9]*.png"))
+    assert len(warped) == 10
+    for path in warped:
+        assert np.median(np.asarray(Image.open(path))) > 200  # ink on paper, as it came
     refused = run("infer", tmp_path / "run", f"{ink}:size=7", "--out", tmp_path / "found.csv")  # as is said
     assert "7 × 7" in refused.stdout
 
@@ -76,6 +85,22 @@ def test_moved_shapes_are_trusted_and_noise_is_not(coder, data):
     assert unsure.uncertain.all()
     assert isinstance(unsure.uncertain, np.ndarray)  # as everything that comes from arrays
     assert coder.confidence(np.zeros((1, 14, 14))).uncertain.all()
+
+
+def test_without_a_motion_no_pose_is_trusted(coder, data):
+    effects, numbers = (0.0, 0.0), (30.0, 20.0)
+    verdict = Verdict(False, 0, 2, 0.9, effects, *numbers)
+    doubted = LieSparseCoder.from_model(coder.model_, (14, 14), verdict=verdict)
+    assert doubted.confidence(data.images[:5]).uncertain.all()
+    found = LieSparseCoder.from_model(coder.model_, (14, 14), verdict=verdict._replace(found=True))
+    assert not found.confidence(data.images[:5]).uncertain.any()
+
+
+def test_a_sheet_shows_pictures_from_first_to_last():
+    chosen = spread(100, 40)
+    assert (chosen[0], len(chosen) <= 40, chosen[-1] >= 90) == (0, True, True)
+    assert spread(3, 40) == [0, 1, 2]
+    assert spread(0, 40) == []
 
 
 def test_two_poses_that_explain_an_image_equally_share_its_mass():

@@ -176,7 +176,9 @@ def canonicalize(
     columns = {"row": np.arange(len(names)), **_whose(rows), **kinds, **how_sure}
     files.write_table(out / "canonical.csv", columns, {})
     before = rows.images.reshape(-1, *shape).numpy()
-    sheet = figures.before_and_after(list(before), canonical, doubtful)
+    turned = warp and rows.preprocessing.invert  # the sheet shows all as the model sees them
+    shown = [image.max() - image for image in canonical] if turned else canonical
+    sheet = figures.before_and_after(list(before), shown, doubtful)
     files.write_atomically(out / "sheet.png", figures.to_png(sheet))
     console.print(f"{count(len(names), 'image')}, in {out}.{_doubts(doubtful)} Look at {out / 'sheet.png'}.")
 

@@ -255,6 +255,11 @@ def sheet_html(images: Array, n_columns: int) -> str:
     return f'<img alt="templates" style="{style}" src="{data_uri(draw_pixels(shown, signed=look == "signed"))}">'
 
 
+def spread(n: int, most: int) -> list[int]:
+    """Return so many of n places, from the first to the last: files of one kind lie together."""
+    return [place * n // min(n, most) for place in range(min(n, most))]
+
+
 def before_and_after(
     before: Sequence[NDArray[Any]], after: Sequence[NDArray[Any]], uncertain: NDArray[np.bool_], *, n_columns: int = 10
 ) -> Figure:
@@ -262,8 +267,8 @@ def before_and_after(
     parts = []
     for doubted, most, words in ((False, 40, ""), (True, 20, "Uncertain, ")):
         rows = np.flatnonzero(uncertain == doubted)
-        chosen = rows[:: -(-len(rows) // most) or 1].tolist()  # from all of them, as files of one kind lie together
-        for images, title in ((before, "as they came"), (after, "in the same pose, by the model")):
+        chosen = rows[spread(len(rows), most)].tolist()
+        for images, title in ((before, "as they came"), (after, "in the same pose")):
             if chosen:
                 small = np.stack([_shrink(images[place], before[0].shape[:2]) for place in chosen])
                 parts.append((small.astype(np.float32), f"{words}{title}".capitalize()))
