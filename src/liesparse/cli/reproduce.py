@@ -1,4 +1,4 @@
-"""``liesparse reproduce``: the paper's Table 1 and figures, made again."""
+"""``liesparse reproduce``: the paper's Table 1, figures and claims, made again."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from liesparse.cli.common import DataDir, EpochsOption, JsonOption, SetOption, c
 if TYPE_CHECKING:
     from liesparse.recipes import Recipe
     from liesparse.reproduce.battery import Cell
+    from liesparse.reproduce.claim_parts import Size
     from liesparse.reproduce.table1 import Job, Order, Tell
 
 app = Typer(no_args_is_help=True, help="Make the paper's results again.")
@@ -196,6 +197,66 @@ def figures(
     except KeyboardInterrupt as stopped:
         where = str(stopped).replace(training.GO_ON, "") or f"Stopped. Finished models are in {models}."
         raise KeyboardInterrupt(f"{where.strip()} The same command goes on from there.") from None
+
+
+@app.command()
+def claims(
+    only: Annotated[str, Option(help="Claims, separated by commas, or all.")] = "all",
+    seeds: SeedsOption = 3,
+    first_seed: FirstSeed = 0,
+    full: Annotated[bool, Option("--full", help="More and larger trials, and all of MNIST instead of a part.")] = False,
+    data_dir: DataDir = None,
+    out: Annotated[Path, Option(help="Folder for what is measured; a second run continues with it.")] = Path(
+        "runs/claims"
+    ),
+    json: JsonOption = None,
+) -> None:
+    """Measure what the paper says in words, claim by claim, and give a verdict on each.
+
+    Each claim of each seed is kept in the folder with its models, so Ctrl-C loses at most one; figures go there too.
+    """
+    from liesparse.reproduce import claims as work
+    from liesparse.reproduce.claim_parts import FULL, Size
+
+    names = _choose_rows(only, list(work.CLAIMS))
+    check_writable(out)
+    rows = measure_claims(names, range(first_seed, first_seed + seeds), FULL if full else Size(), out, data_dir)
+    for row in rows:
+        seeds_shown = common.count(len(row["seeds"]), "seed")
+        console.print(f"\n{row['name']}: {row['verdict']}", style="bold")
+        console.print(f"  claim     {row['sentence']} ({row['place']})\n  measured  {row['measured']}; {seeds_shown}")
+        console.print(f"  found     {row['reason']}")
+    common.write_numbers(rows, json)
+
+
+def measure_claims(
+    names: list[str], seeds: range, size: Size, folder: Path, data_dir: Path | None
+) -> list[dict[str, Any]]:
+    """Measure claims with a bar, and write their figures to the folder."""
+    from liesparse.figures import to_small_png
+    from liesparse.files import write_atomically
+    from liesparse.reproduce import claims as work
+
+    found: work.Cells = {name: {} for name in names}
+    total, done = len(names) * len(seeds), 0
+    with common.ProgressBar("claims") as bar:
+
+        def watch(name: str, seed: int) -> None:
+            bar.show(f"{name}, seed {seed}", done, total)
+
+        try:
+            for name, seed, numbers in work.run(names, seeds, size, folder, data_dir, watch):
+                found[name][seed] = numbers
+                done += 1
+                bar.show(f"{name}, seed {seed}: {done} of {total} measured", done, total, line=True)
+        except KeyboardInterrupt:
+            kept = f"{done} of {total} are in {folder}"
+            raise KeyboardInterrupt(f"Stopped. {kept}; the same command goes on from there.") from None
+    for name, cells in found.items():
+        figure = work.draw(name, list(cells.values()))
+        if figure is not None:
+            write_atomically(folder / f"{name}.png", to_small_png(figure))
+    return work.conclude(found)
 
 
 def _draw_figures(orders: list[Order], n_images: int, data_dir: Path | None, out: Path) -> None:
