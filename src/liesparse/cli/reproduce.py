@@ -1,4 +1,4 @@
-"""``liesparse reproduce``: the paper's Table 1 and figures, made again."""
+"""``liesparse reproduce``: the paper's Table 1 and figures, made again, and what others have published on."""
 
 from __future__ import annotations
 
@@ -131,6 +131,50 @@ def compose_groups(
     names = _choose_rows(problems, list(GROUPS))
     cells = _learn_cells("groups", names, range(first_seed, first_seed + seeds), None, json)
     common.print_table("Groups, the worst of all seeds", *work.groups_table(cells))
+
+
+@app.command()
+def benchmarks(
+    only: Annotated[
+        str, Option(help="Benchmarks, separated by commas: alignment, square, clusters, recognition, peers, or all.")
+    ] = "all",
+    seeds: SeedsOption = 1,
+    first_seed: FirstSeed = 0,
+    data_dir: DataDir = None,
+    out: Annotated[Path, Option(help="Folder for the finished rows; a second run continues with them.")] = Path(
+        "runs/benchmarks"
+    ),
+    json: JsonOption = None,
+) -> None:
+    """Tasks on which others have published numbers, with theirs beside ours.
+
+    Digits are those of MNIST if it is here (--data-dir, LIESPARSE_DATA or `liesparse data fetch`), else the 2,000 that
+    ship with the package. Finished rows are kept in the folder, so Ctrl-C loses at most one.
+    """
+    from liesparse.reproduce import published as work
+
+    names = _choose_rows(only, list(work.BENCHMARKS))
+    check_writable(out)
+    rows: list[work.Row] = []
+    total = seeds * sum(work.BENCHMARKS[name].minutes for name in names)
+    with common.ProgressBar("benchmarks") as bar:
+
+        def watch(name: str, seed: int) -> None:
+            done = sum(work.BENCHMARKS[row.benchmark].minutes for row in rows)
+            bar.show(f"{name}, seed {seed}", done, total)
+
+        try:
+            for row in work.run(names, range(first_seed, first_seed + seeds), out, data_dir=data_dir, watch=watch):
+                rows.append(row)
+                console.print(f"{row.benchmark}, seed {row.seed}: {row.seconds:.0f} s {row.data}".rstrip())
+        except KeyboardInterrupt:
+            kept = f"{common.count(len(rows), 'row')} of {seeds * len(names)} are in {out}"
+            raise KeyboardInterrupt(f"Stopped. {kept}; the same command goes on from there.") from None
+    for name in names:
+        benchmark = work.BENCHMARKS[name]
+        common.print_table(benchmark.title, *work.table([row for row in rows if row.benchmark == name]))
+        console.print(f"Published: {benchmark.source}.")
+    common.write_numbers([row._asdict() for row in rows], json)
 
 
 def _learn_cells(title: str, names: list[str], seeds: range, recipe: Recipe | None, json: Path | None) -> list[Cell]:

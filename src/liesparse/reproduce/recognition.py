@@ -140,9 +140,10 @@ def measure_recognition(
     n_components: int = 10,
     draws: int = 5,
 ) -> Found:
-    """Recognize moved digits from few labels: by pixels, plain sparse codes, and what a known and a learned group give."""
+    """Recognize moved digits from few labels: by pixels, plain sparse codes, and through a known and a learned group."""
     data, generator = digits.load(n_images, n_test, seed), torch.Generator().manual_seed(seed)
-    assert data.labels is not None and data.test_labels is not None
+    assert data.labels is not None
+    assert data.test_labels is not None
     order = torch.stack([torch.randperm(len(data.train), generator=generator) for _ in range(draws)])
     found: Found = {}
     for kind, group, axes in (("shifted", "translation", 2), ("turned", "rotation", 1)):
