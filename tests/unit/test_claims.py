@@ -4,12 +4,9 @@ import json
 import math
 
 import pytest
-import torch
 
-from liesparse.posterior import GridEngine
 from liesparse.reproduce import claims
 from liesparse.reproduce.claim_parts import FAILS, HOLDS, IN_PART, Size, Trial
-from liesparse.reproduce.claims_on_results import look_like
 
 TINY = Size(n_images=60, n_shown=60, n_test=40, n_steps=4, start="data")
 
