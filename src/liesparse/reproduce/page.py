@@ -119,8 +119,7 @@ def table_section(plan: Plan) -> Section:
             done = sum(weights[other] for other in found) + share * weights[job]
             tell(done / sum(weights.values()), f"{', '.join(map(str, job))}: {note}")
 
-        for job, cell in table1.run(jobs, recipes, folder, data_dir=plan.data_dir, watch=watch):
-            found[job] = cell
+        found.update(table1.run(jobs, recipes, folder, data_dir=plan.data_dir, watch=watch))
         head, *lines = table1.table(found, plan.rows, recipes)
         missing = [name for name in table1.ROWS if name not in plan.rows]
         text = [f"Held-out SNR. Without {', '.join(missing)}: MNIST is not here." if missing else "Held-out SNR."]
@@ -181,8 +180,7 @@ def benchmarks_section(plan: Plan) -> Section:
         def watch(name: str, seed: int) -> None:
             tell(sum(known[row.benchmark].minutes for row in rows) / minutes, f"{name}, seed {seed}")
 
-        for row in published.run(known, range(plan.n_seeds), folder, data_dir=plan.data_dir, watch=watch):
-            rows.append(row)
+        rows.extend(published.run(known, range(plan.n_seeds), folder, data_dir=plan.data_dir, watch=watch))
         parts = []
         for name, benchmark in known.items():
             head, lines = published.table([row for row in rows if row.benchmark == name])
