@@ -91,11 +91,19 @@ def test_canonical_features_undo_the_motion():
 @pytest.mark.parametrize(
     ("name", "sizes"),
     [
-        ("alignment", {"runs": 1, "sizes": [(2, 2)]}),
+        ("alignment", {"runs": 1, "sizes": ((2, 2),)}),
         ("square", {"size": 8, "block": 2, "n_epochs": 1}),
-        ("clusters", {"n_images": 100, "n_epochs": 1}),
-        ("recognition", {"n_images": 100, "n_test": 20, "n_labels": [10], "draws": 1, "n_epochs": 1}),
-        ("peers", {"n_images": 100, "n_test": 20, "n_irreps": 8, "n_convolved": 10, "n_epochs": 1}),
+        pytest.param("clusters", {"n_images": 100, "n_epochs": 1}, marks=pytest.mark.slow),
+        pytest.param(
+            "recognition",
+            {"n_images": 100, "n_test": 20, "n_labels": (10,), "draws": 1, "n_epochs": 1},
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "peers",
+            {"n_images": 100, "n_test": 20, "n_irreps": 8, "n_convolved": 10, "n_epochs": 1},
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_every_benchmark_runs_and_has_a_table(name, sizes, tmp_path):
