@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Option
+from typer import Option, Typer
 
 from liesparse.cli import common
 from liesparse.cli.common import DataDir, JsonOption, check_writable, console
-from liesparse.cli.reproduce import FirstSeed, SeedsOption, app, choose_rows
+from liesparse.cli.reproduce import FirstSeed, SeedsOption, choose_rows
 
 if TYPE_CHECKING:
     from liesparse.reproduce.claim_parts import Size
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 FullOption = Annotated[bool, Option("--full", help="More and larger trials, and all of MNIST instead of a part.")]
 
 
-@app.command()
 def claims(
     only: Annotated[str, Option(help="Claims, separated by commas, or all.")] = "all",
     seeds: SeedsOption = 3,
@@ -77,7 +76,6 @@ def measure_claims(
     return work.conclude(found)
 
 
-@app.command("all")
 def everything(
     out: Annotated[Path, Option(help="Folder for the page and all that it is made from.")] = Path("runs/all"),
     only: Annotated[str, Option(help="Sections: table1, figures, claims, benchmarks, or all.")] = "all",
@@ -114,3 +112,9 @@ def everything(
                 f"Stopped. What is done is in {out}; the same command goes on from there."
             ) from None
     console.print(f"Wrote {out / work.PAGE}")
+
+
+def add_to(app: Typer) -> None:
+    """Add the commands of this file."""
+    app.command()(claims)
+    app.command("all")(everything)

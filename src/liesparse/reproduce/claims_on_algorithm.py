@@ -112,8 +112,9 @@ def make_signals(trial: Trial) -> tuple[Images, TransformedImages, Parameters]:
     """Return signals to learn from, others to watch with the truth behind them, and the paper's random start."""
     generator = torch.Generator().manual_seed(trial.seed)
     made = SIGNALS.make(N_SIGNALS + N_WATCHED, generator=generator)
-    watched = TransformedImages(*(part[N_SIGNALS:] for part in made[:3]), made.factor_names)
-    sizes: dict[str, int] = {"n_components": SIGNALS.n_shapes, "n_irreps": N_IRREPS, "torus_dim": 1}
+    images, labels, factors = (part[N_SIGNALS:] for part in made[:3])
+    watched = TransformedImages(images, labels, factors, made.factor_names)
+    sizes: dict[str, Any] = {"n_components": SIGNALS.n_shapes, "n_irreps": N_IRREPS, "torus_dim": 1}
     return made.images[:N_SIGNALS], watched, random_start(LENGTH, **sizes, generator=generator)
 
 
@@ -129,7 +130,8 @@ def train_by_gradients(
     engine = engine or GridEngine(model.frequencies, settings.n_grid)
     judge, adam = AdaptiveEngine(model.frequencies), stiefel.AdamState.zero(model.group_basis)
     generator = torch.Generator().manual_seed(trial.seed)
-    n_steps, curve = trial.size.n_steps, [[], []]
+    n_steps = trial.size.n_steps
+    curve: list[list[float]] = [[], []]
     for step in range(1, n_steps + 1):
         batch = images[torch.randint(len(images), (settings.batch_size,), generator=generator)]
         codes = infer_codes(model, batch, engine, gradient=settings.gradient)

@@ -181,7 +181,7 @@ def measure_invariance(trial: Trial) -> Numbers:
     epochs = math.ceil(trial.size.n_shown / trial.size.n_images)
     plain = SparseCodingSettings(n_epochs=epochs)
     dictionary = learn_sparse_coding(train, 10, plain, generator=generator)
-    known = {"noise_std": plain.noise_std, "sparsity": plain.sparsity}
+    known: dict[str, Any] = {"noise_std": plain.noise_std, "sparsity": plain.sparsity}
     plain_codes = [infer_sparse_codes(dictionary, part.images, **known) for part in (first, second)]
     before, after = (infer(model, part.images, engine_of(model)) for part in (first, second))
     fits = fit_factors(before.codes, before.poses, first.factors, first.factor_names)
