@@ -9,18 +9,19 @@ import torch
 from typer.testing import CliRunner
 
 from liesparse.cli import app
-from liesparse.data import translations
 from liesparse.inference import infer_codes, map_poses
 from liesparse.initialization import random_start
 from liesparse.model import reconstruct
-from liesparse.posterior import GridEngine
+from liesparse.posterior import Evidence, GridEngine
 from liesparse.reproduce import claims, page
 from liesparse.reproduce import claims_on_algorithm as algorithm
 from liesparse.reproduce import claims_on_results as results
 from liesparse.reproduce.claim_parts import FAILS, HOLDS, IN_PART, Claim, Judgement, Size, Trial
 from liesparse.reproduce.page import Part, Section, make_page
 from liesparse.reproduce.point_engine import PointEngine
+from liesparse.reproduce.problems import PROBLEMS
 
+SIGNALS = PROBLEMS["signals"]
 TINY = Size(n_images=60, n_shown=60, n_test=30, n_steps=2, start="data")
 
 
@@ -141,30 +142,19 @@ def test_steps_to_the_height_that_both_reach():
     assert algorithm._overtake(slow, slow) == 1
 
 
-@pytest.mark.parametrize("n_starts", [None, 6])
-def test_a_point_estimate_is_no_better_than_the_best_point(n_starts):
-    """Codes and pose that climb together end where each is the best for the other."""
+@pytest.mark.parametrize("n_starts", [None, 30])
+def test_a_point_estimate_ends_at_the_best_pose(n_starts):
+    """Of its own codes the pose is the best one there is: on the grid, or of many starts for nearly all images."""
     rng = torch.Generator().manual_seed(1)
     model = random_start(50, n_components=3, n_irreps=20, torus_dim=1, generator=rng)
-    images = translations(5, generator=rng).images[:, 300:350]
-    images = torch.nn.functional.normalize(images + 0.1, dim=1)
+    images = SIGNALS.make(10, generator=rng).images
     engine = PointEngine(model.frequencies, 400, n_starts, rng)
-    codes = infer_codes(model, images, engine, n_code_steps=200, start=0.3)
-    found = engine.expect(_evidence(model, images, codes)).moved
-    best = model.to_planes(
-        reconstruct(model, codes, map_poses(model, images, codes, GridEngine(model.frequencies, 400)))
-    )
-    seen = model.to_planes(images)
-    error, least = ((seen - planes).square().sum(dim=(1, 2)) for planes in (found, best))
+    codes = infer_codes(model, images, engine, n_code_steps=40, start=0.3)
+    poses = map_poses(model, images, codes, GridEngine(model.frequencies, 400))
+    planes = engine.expect(Evidence.of(model, images, codes)).moved, model.to_planes(reconstruct(model, codes, poses))
+    error, least = ((model.to_planes(images) - each).square().sum(dim=(1, 2)) for each in planes)
     assert (error >= least - 1e-4).all()
-    if n_starts is None:
-        torch.testing.assert_close(error, least, atol=1e-3, rtol=0)
-
-
-def _evidence(model, images, codes):
-    from liesparse.posterior import Evidence
-
-    return Evidence.of(model, images, codes)
+    assert (error - least).mean() < (2e-3 if n_starts is None else 2e-2)
 
 
 def test_what_a_shape_looks_like():

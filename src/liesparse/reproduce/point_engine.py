@@ -6,16 +6,19 @@ import torch
 from torch import Tensor
 
 from liesparse import torus
-from liesparse.posterior import Ascent, GridEngine, Moments, refine_poses
-from liesparse.posterior.ascent import Codes, Natural
+from liesparse.posterior import Ascent, GridEngine, Moments
+from liesparse.posterior.ascent import Codes, Natural, slope_and_curvature
 from liesparse.torus import Frequencies
+
+N_NEWTON = 2
 
 
 class PointEngine(GridEngine):
     """The most probable pose in place of the integral: R(ŝ) where others have R̄.
 
-    With ``n_starts`` the codes climb together with a pose, two Newton steps after each of theirs, from as many random
-    poses, and the best pair counts. Without, the best of all grid points is taken anew at each step of the codes.
+    With ``n_starts`` the codes climb together with a pose, two Newton steps in each of its axes for one of theirs, from
+    as many random poses, and the best pair counts. Without, the best of all grid points is taken anew at each step of
+    the codes.
     """
 
     def __init__(self, frequencies: Frequencies, n_grid: int, n_starts: int | None, generator: torch.Generator) -> None:
@@ -38,10 +41,14 @@ class PointEngine(GridEngine):
             return ascent.climb(codes, lambda natural: self.moments(natural).rotation)
         many = self.n_starts * len(codes)
         poses = 2 * torch.pi * torch.rand(many, self.torus_dim, generator=self.generator)
+        longest = 1 / int(self.frequencies.abs().max())
 
         def follow(natural: Natural) -> Natural:
             nonlocal poses
-            poses = refine_poses(natural, self.frequencies, poses, n_steps=2)
+            for _ in range(N_NEWTON):
+                slope, curvature = slope_and_curvature(natural, self.frequencies, poses)
+                stiffness = curvature.diagonal(dim1=1, dim2=2).abs().clamp(min=1e-6)  # uphill also from a valley
+                poses = poses + (slope / stiffness).clamp(-longest, longest)
             return torus.features(torus.phases(self.frequencies, poses))
 
         repeated = ascent._replace(image_planes=ascent.image_planes.repeat(self.n_starts, 1, 1))
