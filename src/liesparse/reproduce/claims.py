@@ -39,7 +39,7 @@ def run(
                 measured = CLAIMS[name].measure(Trial(seed, size, folder / "models", data_dir))
                 cell = {"size": asdict(size), "date": f"{datetime.now(UTC):%Y-%m-%d}", "numbers": measured}
                 write_json(path, cell)
-            yield name, seed, cell["numbers"] | {"date": cell["date"]}
+            yield name, seed, cell["numbers"] | {"date": cell["date"], "mnist": size.mnist}
 
 
 def conclude(found: Cells) -> list[dict[str, Any]]:
@@ -47,12 +47,13 @@ def conclude(found: Cells) -> list[dict[str, Any]]:
     rows = []
     for name, cells in found.items():
         claim, judgement = CLAIMS[name], CLAIMS[name].judge(list(cells.values()))
+        data = f"; data: {next(iter(cells.values()))['mnist']}" if claim.sentence.startswith("On MNIST") else ""
         rows.append(
             {
                 "name": name,
                 "sentence": claim.sentence,
                 "place": claim.place,
-                "measured": claim.measured,
+                "measured": claim.measured + data,
                 "seeds": sorted(cells),
                 "date": max(cell["date"] for cell in cells.values()),
                 **judgement._asdict(),
