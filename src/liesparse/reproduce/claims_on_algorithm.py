@@ -1,7 +1,7 @@
 """Claims about the algorithm: FISTA, Riemannian Adam, integrating the pose out, and the approximate gradient.
 
 The trainings are the paper's (random start, gradient steps, its rates) on random signals that are shifted, with one
-torus axis: seconds where its own images take hours.
+torus axis, as its own images take far longer.
 """
 
 from __future__ import annotations
