@@ -84,7 +84,7 @@ def everything(
 ) -> None:
     """Make Table 1, figures 1 to 4, the claims and the benchmarks, as one page: OUT/index.html.
 
-    It is planned for about 75 minutes on two cores. What is done is kept: after Ctrl-C the same command goes on from there.
+    It is planned for about 75 minutes on two cores. What is done is kept: after Ctrl-C the same command goes on.
     """
     import time
 
