@@ -137,13 +137,13 @@ def check_unit_norm(images: Tensor, *, argument: str = "images") -> Tensor:
     return images
 
 
-def check_n_pixels(n_pixels: int, n_irreps: int) -> None:
-    """Reject images with no room for ``2 * n_irreps`` orthonormal columns.
+def check_n_pixels(n_pixels: int, n_irreps: int, n_empty: int = 0) -> None:
+    """Reject images with no room for ``2 * n_irreps`` orthonormal columns, of which some may be zero.
 
     The paper asks for an even number, so that all of the image space splits into planes; ours need not fill it.
     """
     check_count("n_pixels", n_pixels, 2)
-    if 2 * n_irreps > n_pixels:
+    if 2 * n_irreps - n_empty > n_pixels:
         fix = f"Use n_irreps <= {n_pixels // 2}, or larger images."
         reject("n_irreps", f"2 * n_irreps <= n_pixels = {n_pixels}", f"n_irreps = {n_irreps}", fix)
 
@@ -160,9 +160,11 @@ def check_frequencies(frequencies: Tensor) -> Tensor:
 
 
 def orthonormality_error(matrix: Tensor) -> float:
-    """Return max|WᵀW - 1|."""
+    """Return max|WᵀW - 1|; the second column of a plane may also be zero, for what has one dimension only."""
     gram = matrix.T @ matrix
-    return float((gram - torch.eye(len(gram), dtype=gram.dtype, device=gram.device)).abs().max())
+    wanted = torch.ones_like(gram[0])
+    wanted[1::2] = matrix[:, 1::2].any(dim=0).to(wanted)
+    return float((gram - wanted.diag()).abs().max())
 
 
 def check_group_basis(group_basis: Tensor) -> None:

@@ -75,15 +75,17 @@ def maximize(parameters: Parameters, averages: Averages, *, learn_group: bool = 
     for all columns at once and scale them afterwards is wrong where shapes overlap: it lowers the objective.
     The W of a group that is known stays as it is.
     """
-    group_basis = parameters.group_basis
+    group_basis, returned = parameters.group_basis, averages.returned
     if learn_group:
         group_basis = stiefel.polar(averages.moved, group_basis)
+    else:  # what turns into a column that is zero is lost
+        returned = returned * group_basis.any(dim=0)[:, None]
     planes = unit_columns(parameters.group_basis.T @ parameters.dictionary)
     energies = averages.gram.diagonal()
     used = energies > LEAST_USE * energies.mean()
     for k in range(parameters.n_components):  # a choice by value for each column, and no device is waited for
         others = planes @ averages.gram[:, k] - planes[:, k] * energies[k]
-        best = torch.nn.functional.normalize(averages.returned[:, k] - others, dim=0)
+        best = torch.nn.functional.normalize(returned[:, k] - others, dim=0)
         planes[:, k] = torch.where(used[k], best, planes[:, k])
     return replace(parameters, group_basis=group_basis, dictionary=group_basis @ planes)
 

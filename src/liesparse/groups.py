@@ -128,7 +128,12 @@ class Translations(Composable):
 
 @dataclass(frozen=True)
 class Shifts(Composable):
-    """Signals shifted round a circle: the Fourier basis of one dimension, the fastest wave beside the constant."""
+    """Signals shifted round a circle: the Fourier basis of one dimension, all of it.
+
+    The constant and, at even length, the wave that alternates have one dimension: the second column of their plane is
+    zero. So shifts by whole samples are exact; in between, the alternating wave fades as its samples do. Orthonormal
+    columns alone could not do it: a shift of even length has the determinant -1, and no rotation has.
+    """
 
     length: int
     name: ClassVar[str] = "shift"
@@ -139,8 +144,17 @@ class Shifts(Composable):
         return (Coordinate("shift", "samples", self.length),)
 
     def make_basis(self, images: Float[Tensor, "image pixel"], n_irreps: int) -> Basis:
-        """Return the waves that hold most of the energy of the signals."""
-        return _fourier_basis((self.length,), images, n_irreps)
+        """Return the up to ``n_irreps`` waves that hold most of the energy of the signals, and those of one column."""
+        _check_shape(images, self.length)
+        omega = torch.arange(self.length // 2 + 1)[:, None]
+        waves = fourier_waves((self.length,), omega)
+        columns = torch.stack((waves.real, waves.imag), dim=-1)
+        sizes = columns.norm(dim=0)
+        columns = columns / sizes.clamp(min=0.5) * (sizes > 0.5)  # each is 1, √½ or nothing but rounding
+        energies = _energies(columns, images).masked_fill(sizes[:, 1] <= 0.5, torch.inf)
+        n_single = int(energies.isinf().sum())
+        best = energies.argsort(descending=True, stable=True)[: n_single + n_irreps]
+        return Basis(columns[:, best].flatten(1).to(images), omega[best])
 
 
 @dataclass(frozen=True)

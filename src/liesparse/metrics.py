@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -19,11 +20,13 @@ from liesparse._checks import check_choice, check_images, reject
 from liesparse.inference import infer_codes, map_poses
 from liesparse.model import Codes, Images, Numbers, Parameters, Poses, log_prior_codes, reconstruct
 from liesparse.posterior import PoseEngine, log_likelihood, pose_posterior
+from liesparse.torus import wrap
 
 ACTIVE_THRESHOLD = 0.05
 ALIVE_SHARE = 0.001  # a template is alive if it is active in this share of the images
 MOST_TURNS = 4  # a circle may go round up to so many times while another goes once
 RIVAL = 3.0  # nats below the highest mode within which a second one counts
+MOST_WINDINGS = 10  # of an encoding round a circle, while the factor goes round once
 MAP_STEPS = 100  # proximal steps with the exact gradient, from the paper's estimate
 
 
@@ -68,6 +71,64 @@ def _cut_open(angles: Float[Tensor, "image circle"]) -> Float[Tensor, "image cir
     cut = (ordered + gaps / 2).gather(0, gaps.argmax(dim=0, keepdim=True))
     opened = (turned - cut) % (2 * torch.pi)
     return opened - opened.mean(dim=0)
+
+
+def d_lsbd(encodings: Any) -> float:
+    """Return how far encodings are from linear symmetry-based disentanglement: 0 is perfect [Tonnaer22, sec. 4].
+
+    ``encodings`` has the shape (N₁, …, N_K, d): row (i₁, …, i_K) belongs to the image whose factor k is turned by
+    i_k / N_k of its circle. For each factor the mean over it is taken off, and the two principal axes of what is left,
+    each scaled to a mean square of ½, are turned back by an integer multiple of the factor's angle. Their variance, for
+    the best integer, is that factor's part; the parts are added. So it lies between 0 and K.
+    """
+    codes = torch.as_tensor(encodings, dtype=torch.float64)
+    total = 0.0
+    for axis in range(codes.ndim - 1):
+        left = (codes - codes.mean(dim=axis, keepdim=True)).flatten(0, -2)
+        axes = torch.linalg.eigh(left.T @ left).eigenvectors[:, -2:]
+        plane = left @ axes
+        plane = plane / plane.square().mean(dim=0).mul(2).sqrt().clamp(min=1e-300)
+        points = torch.view_as_complex(plane.contiguous()).unflatten(0, codes.shape[:-1])
+        turns = torch.arange(codes.shape[axis]) / codes.shape[axis]
+        back = torch.exp(-2j * torch.pi * torch.outer(torch.arange(-MOST_WINDINGS, MOST_WINDINGS + 1), turns).double())
+        means = back.to(points) @ points.movedim(axis, 0).flatten(1).mean(dim=1) / codes.shape[axis]
+        total += float(points.abs().square().mean() - means.abs().square().amax())
+    return total
+
+
+def equivariance_error(poses: Any, moved_poses: Any, moves: Any) -> float:
+    """Return how far poses are, in radians, from having changed by ``moves``: the mean distance on the torus.
+
+    All have the shape (n_images, n_axes), in radians. 0 is perfect; poses drawn at random give π/2 for one axis.
+    """
+    before, after, by = (torch.as_tensor(part, dtype=torch.float64) for part in (poses, moved_poses, moves))
+    return float(wrap(after - before - by).norm(dim=-1).mean())
+
+
+def invariance_error(codes: Any, moved_codes: Any) -> float:
+    """Return how much codes change where images only move: 0 for not at all, 1 if nothing is left in common.
+
+    It is the mean of ‖a - b‖² / (‖a‖² + ‖b‖²) over the rows, for which 1 means orthogonal; two empty rows are equal.
+    """
+    before, after = (torch.as_tensor(part, dtype=torch.float64) for part in (codes, moved_codes))
+    whole = (before.square() + after.square()).sum(dim=1)
+    return float(((before - after).square().sum(dim=1) / whole.clamp(min=1e-300)).mean())
+
+
+class Success(NamedTuple):
+    """How often something was reached over seeds, and between which rates the true one lies with 95 % confidence."""
+
+    rate: float
+    low: float
+    high: float
+
+
+def success_over_seeds(reached: Iterable[bool]) -> Success:
+    """Return the share of seeds that reached a bar, with Wilson's interval of 95 %."""
+    found = [bool(one) for one in reached]
+    n, rate, z = len(found), sum(found) / len(found), 1.959964
+    middle, half = rate + z * z / (2 * n), z * math.sqrt(rate * (1 - rate) / n + (z / (2 * n)) ** 2)
+    return Success(rate, *((middle + side * half) / (1 + z * z / n) for side in (-1, 1)))
 
 
 def active_count(codes: Codes) -> Numbers:

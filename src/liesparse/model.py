@@ -64,7 +64,9 @@ class Parameters:
         _checks.check_frequencies(self.frequencies)
         n_irreps, pixels = self.n_irreps, ("n_pixels", self.n_pixels)
         check_shape("group_basis", self.group_basis, ("n_pixels", None), ("2 * n_irreps", 2 * n_irreps))
-        _checks.check_n_pixels(self.n_pixels, n_irreps)
+        full = 2 * n_irreps <= self.n_pixels
+        n_empty = 0 if full else int((self.group_basis == 0).all(dim=0).sum())
+        _checks.check_n_pixels(self.n_pixels, n_irreps, n_empty)
         check_shape("dictionary", self.dictionary, pixels, ("n_components", None), self.dtype)
         check_shape("pose_prior", self.pose_prior, ("n_irreps", n_irreps), ("columns", 2), self.dtype)
         check_count("n_components", self.n_components)

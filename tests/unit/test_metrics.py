@@ -14,11 +14,15 @@ from liesparse.metrics import (
     Inferred,
     active_codes,
     compute_metric,
+    d_lsbd,
+    equivariance_error,
     evaluate,
     examine,
+    invariance_error,
     metric_names,
     register_metric,
     snr,
+    success_over_seeds,
     templates_alive,
     torus_match,
 )
@@ -173,3 +177,67 @@ def test_one_axis_gives_one_factor_only():
     first, second = torus_match(factors, torch.stack((factors[:, 0], torch.zeros(300)), dim=1))
     assert first == pytest.approx(1.0, abs=1e-6)
     assert second < 0.2
+
+
+def _torus(n, windings=(1, 1), offsets=0.0):
+    """Two circles, each in a plane of its own; ``offsets`` are added to the first angle."""
+    angles = torch.meshgrid(*(2 * math.pi * torch.arange(n).double() / n,) * 2, indexing="ij")
+    first, second = windings[0] * angles[0] + offsets, windings[1] * angles[1]
+    return torch.stack((first.cos(), first.sin(), second.cos(), second.sin()), dim=-1)
+
+
+def test_d_lsbd_is_0_for_circles_in_planes_however_these_lie(rng):
+    circles = _torus(8, (1, -2))
+    assert d_lsbd(circles) == pytest.approx(0, abs=1e-9)
+    assert d_lsbd(_torus(16, (7, 1))) == pytest.approx(0, abs=1e-9)
+    mixed = circles @ torch.randn(4, 9, generator=rng, dtype=torch.float64)
+    assert d_lsbd(mixed.numpy() + 3) == pytest.approx(0, abs=1e-9)
+    stretched = circles * torch.tensor([1, 0.5, 2, 3.0])  # an ellipse is a circle in other coordinates
+    assert d_lsbd(stretched) == pytest.approx(0, abs=1e-9)
+
+
+def test_d_lsbd_of_cases_done_by_hand():
+    alternating = 0.3 * (-1.0) ** torch.arange(8).double()[:, None]  # every other angle is 0.3 ahead, or behind
+    assert d_lsbd(_torus(8, offsets=alternating)) == pytest.approx(math.sin(0.3) ** 2, abs=1e-9)
+    slanted = torch.meshgrid(*(2 * math.pi * torch.arange(8).double() / 8,) * 2, indexing="ij")
+    both = torch.stack(((slanted[0] + slanted[1]).cos(), (slanted[0] + slanted[1]).sin()), dim=-1)
+    assert d_lsbd(both) == pytest.approx(2)  # the sum of two angles tells neither
+    assert d_lsbd(torch.zeros(8, 8, 3)) == 0  # an encoding of nothing turns as anything does
+
+
+def test_d_lsbd_is_its_definition_on_any_encodings(rng):
+    encodings = torch.randn(4, 6, 3, generator=rng, dtype=torch.float64)
+    total = 0.0
+    for axis, n in ((0, 4), (1, 6)):
+        left = (encodings - encodings.mean(dim=axis, keepdim=True)).reshape(24, 3)
+        white = torch.linalg.svd(left, full_matrices=False).U[:, :2] * math.sqrt(24 / 2)
+        which = torch.cartesian_prod(torch.arange(4), torch.arange(6))[:, axis]
+        variances = []
+        for winding in range(-10, 11):
+            back = []
+            for point, step in zip(white, which, strict=True):
+                turn = -winding * 2 * math.pi * float(step) / n
+                cos, sin = math.cos(turn), math.sin(turn)
+                back.append(torch.tensor([[cos, -sin], [sin, cos]], dtype=torch.float64) @ point)
+            points = torch.stack(back)
+            variances.append(float((points - points.mean(dim=0)).square().sum(dim=1).mean()))
+        total += min(variances)
+    assert d_lsbd(encodings) == pytest.approx(total, abs=1e-9)
+
+
+def test_equivariance_is_measured_round_the_circle():
+    before, moves = [[0.1, 3.0], [0.0, 0.0]], [[0.0, 0.3], [1.0, 0.0]]
+    assert equivariance_error(before, [[0.1, 3.3 - 2 * math.pi], [1.0, 0.0]], moves) == pytest.approx(0, abs=1e-12)
+    assert equivariance_error(before, [[0.4, 3.7], [1.0, 0.0]], moves) == pytest.approx(0.25)  # (0.5 + 0) / 2
+
+
+def test_invariance_of_codes():
+    codes = [[1.0, 0.0], [3.0, 4.0], [0.0, 0.0]]
+    assert invariance_error(codes, codes) == 0
+    assert invariance_error(codes[:1], [[0.0, 2.0]]) == 1  # another template
+    assert invariance_error(codes[:2], [[0.5, 0.0], [3.0, 4.0]]) == pytest.approx(0.1)  # (0.25 / 1.25 + 0) / 2
+
+
+def test_success_over_seeds_has_wilsons_interval():
+    assert success_over_seeds([True] * 3 + [False]) == pytest.approx((0.75, 0.30064, 0.95441), abs=1e-4)
+    assert success_over_seeds([True] * 10) == pytest.approx((1.0, 0.72246, 1.0), abs=1e-4)

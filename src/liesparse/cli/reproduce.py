@@ -1,4 +1,4 @@
-"""``liesparse reproduce``: the paper's Table 1 and figures, made again."""
+"""``liesparse reproduce``: the paper's Table 1 and figures, made again, and what others have published on."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FirstSeed = Annotated[int, Option(min=0, help="The first of them.")]
 ProblemsOption = Annotated[str, Option(help="Problems, separated by commas, or all.")]
 
 
-def _choose_rows(rows: str | None, known: list[str]) -> list[str]:
+def choose_rows(rows: str | None, known: list[str]) -> list[str]:
     """Return the rows of a list with commas, or all rows without one."""
     names = known if rows in (None, "all") else list(dict.fromkeys(name.strip() for name in str(rows).split(",")))
     unknown = [name for name in names if name not in known]
@@ -60,7 +60,7 @@ def table1(
     from liesparse.reproduce import table1 as work
     from liesparse.reproduce.table1 import ROWS
 
-    names = _choose_rows(rows, list(ROWS))
+    names = choose_rows(rows, list(ROWS))
     chosen = ["paper", "best"] if recipe == "both" else [recipe.value]
     with explained(code=2):
         changes = parse_values(values or []) | ({"learning.n_epochs": epochs} if epochs is not None else {})
@@ -109,7 +109,7 @@ def battery(
     from liesparse.reproduce.problems import CONTROLS, KNOWN, PROBLEMS
 
     usual = [*PROBLEMS, *CONTROLS]
-    names = usual if problems == "all" else _choose_rows(problems, [*usual, *KNOWN])
+    names = usual if problems == "all" else choose_rows(problems, [*usual, *KNOWN])
     with explained(code=2):
         recipe = load_recipe("best").with_values(parse_values(values or []))
     cells = _learn_cells("battery", names, range(first_seed, first_seed + seeds), recipe, json)
@@ -128,9 +128,53 @@ def compose_groups(
     from liesparse.reproduce import battery as work
     from liesparse.reproduce.problems import GROUPS
 
-    names = _choose_rows(problems, list(GROUPS))
+    names = choose_rows(problems, list(GROUPS))
     cells = _learn_cells("groups", names, range(first_seed, first_seed + seeds), None, json)
     common.print_table("Groups, the worst of all seeds", *work.groups_table(cells))
+
+
+@app.command()
+def benchmarks(
+    only: Annotated[
+        str, Option(help="Benchmarks, separated by commas: alignment, square, clusters, recognition, peers, or all.")
+    ] = "all",
+    seeds: SeedsOption = 1,
+    first_seed: FirstSeed = 0,
+    data_dir: DataDir = None,
+    out: Annotated[Path, Option(help="Folder for the finished rows; a second run continues with them.")] = Path(
+        "runs/benchmarks"
+    ),
+    json: JsonOption = None,
+) -> None:
+    """Tasks on which others have published numbers, with theirs beside ours.
+
+    Digits are those of MNIST if it is here (--data-dir, LIESPARSE_DATA or `liesparse data fetch`), else the 2,000 that
+    ship with the package. Finished rows are kept in the folder, so Ctrl-C loses at most one.
+    """
+    from liesparse.reproduce import published as work
+
+    names = choose_rows(only, list(work.BENCHMARKS))
+    check_writable(out)
+    rows: list[work.Row] = []
+    total = seeds * sum(work.BENCHMARKS[name].minutes for name in names)
+    with common.ProgressBar("benchmarks") as bar:
+
+        def watch(name: str, seed: int) -> None:
+            done = sum(work.BENCHMARKS[row.benchmark].minutes for row in rows)
+            bar.show(f"{name}, seed {seed}", done, total)
+
+        try:
+            for row in work.run(names, range(first_seed, first_seed + seeds), out, data_dir=data_dir, watch=watch):
+                rows.append(row)
+                console.print(f"{row.benchmark}, seed {row.seed}: {row.seconds:.0f} s {row.data}".rstrip())
+        except KeyboardInterrupt:
+            kept = f"{common.count(len(rows), 'row')} of {seeds * len(names)} are in {out}"
+            raise KeyboardInterrupt(f"Stopped. {kept}; the same command goes on from there.") from None
+    for name in names:
+        benchmark = work.BENCHMARKS[name]
+        common.print_table(benchmark.title, *work.table([row for row in rows if row.benchmark == name]))
+        console.print(f"Published: {benchmark.source}.")
+    common.write_numbers([row._asdict() for row in rows], json)
 
 
 def _learn_cells(title: str, names: list[str], seeds: range, recipe: Recipe | None, json: Path | None) -> list[Cell]:
@@ -172,7 +216,7 @@ def figures(
     from liesparse.data.downloads import SIZES, find_files
     from liesparse.reproduce.table1 import ROWS, Order
 
-    names = _choose_rows(rows, list(FIGURE_ROWS))
+    names = choose_rows(rows, list(FIGURE_ROWS))
     check_writable(out)
     models = out / "models"
     models.mkdir(parents=True, exist_ok=True)
@@ -202,19 +246,8 @@ def _draw_figures(orders: list[Order], n_images: int, data_dir: Path | None, out
     from liesparse.figures import to_pdf, to_small_png
     from liesparse.files import write_atomically
     from liesparse.reproduce import figures as work
-    from liesparse.reproduce import table1 as rows
 
-    panels, plain = {}, None
-    for order in orders:
-        images = rows.load_images(order.row, order.seed, data_dir, n_images)
-        with _telling(order.name) as tell:
-            model = rows.find_or_learn(order, images, tell).coder.model_
-        panels[order.name] = work.row_panels(order.name, model, images, order.seed)
-        if order.name == work.COMPARED:
-            with _telling(f"{order.name}, plain sparse coding") as tell:
-                baseline = rows.find_or_learn_baseline(order, images, tell)
-            plain = work.plain_panels(baseline, images, order.seed)
-    for name, figure in work.draw(panels, plain).items():
+    for name, figure in work.make(orders, n_images, data_dir, _telling).items():
         write_atomically(out / f"{name}.pdf", to_pdf(figure))
         write_atomically(out / f"{name}.png", to_small_png(figure))
         console.print(f"Wrote {out / name}.pdf and .png")

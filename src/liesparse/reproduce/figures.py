@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +23,15 @@ from liesparse.metrics import infer
 from liesparse.model import Parameters, apply_transform, reconstruct
 from liesparse.posterior import AdaptiveEngine, TorusPosterior, pose_natural
 from liesparse.recipes import load_recipe
-from liesparse.reproduce.table1 import IMAGE_SHAPE, RowImages
+from liesparse.reproduce.table1 import (
+    IMAGE_SHAPE,
+    Order,
+    RowImages,
+    Tell,
+    find_or_learn,
+    find_or_learn_baseline,
+    load_images,
+)
 from liesparse.run_directory import measure
 from liesparse.settings import ModelSettings
 from liesparse.training import N_MONITORED, Watch, learn_model
@@ -71,6 +82,26 @@ def draw(rows: dict[str, RowPanels], plain: ModelPanels | None) -> dict[str, Fig
     if COMPARED in rows and plain is not None:
         drawn["figure4"] = paper.comparison_figure(rows[COMPARED], plain)
     return drawn
+
+
+def make(
+    orders: Sequence[Order],
+    n_images: int,
+    data_dir: Path | None,
+    telling: Callable[[str], AbstractContextManager[Tell]],
+) -> dict[str, Figure]:
+    """Find or learn the models, and draw; ``telling`` is told the name of each, and how far it is."""
+    panels, plain = {}, None
+    for order in orders:
+        images = load_images(order.row, order.seed, data_dir, n_images)
+        with telling(order.name) as tell:
+            model = find_or_learn(order, images, tell).coder.model_
+        panels[order.name] = row_panels(order.name, model, images, order.seed)
+        if order.name == COMPARED:
+            with telling(f"{order.name}, plain sparse coding") as tell:
+                baseline = find_or_learn_baseline(order, images, tell)
+            plain = plain_panels(baseline, images, order.seed)
+    return draw(panels, plain)
 
 
 def slowest_columns(frequencies: Int[Tensor, "irrep torus"]) -> Int[Tensor, " column"]:

@@ -1,0 +1,205 @@
+"""Table 1, figures, claims and benchmarks as one page that needs no other file.
+
+Each section keeps what it has computed in a folder of its own, so a second run goes on where the first one stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from jinja2 import ChoiceLoader, Environment, PackageLoader
+
+from liesparse import __version__
+from liesparse.data.downloads import SIZES, find_files
+from liesparse.figures import data_uri, to_small_png
+from liesparse.files import write_atomically
+from liesparse.recipes import Recipe, load_recipe
+from liesparse.reproduce import claims, figures, published, table1
+from liesparse.reproduce.claim_parts import FULL, Size
+
+TITLE = "Disentangling images with Lie group transformations and sparse coding: made again"
+PAGE = "index.html"
+FIGURES = {
+    "figure1": "Figure 1: images of each data set",
+    "figure2": "Figure 2: columns of W",
+    "figure3": "Figure 3: inference, shapes and motion",
+    "figure4": "Figure 4: MNIST, beside plain sparse coding",
+}
+Tell = Callable[[float, str], None]  # of the share that is done, and a note
+
+
+class Part(NamedTuple):
+    """A piece of a section: a heading, text, a table, a picture, or some of them."""
+
+    heading: str = ""
+    text: Sequence[str] = ()
+    head: Sequence[str] = ()
+    lines: Sequence[Sequence[str]] = ()
+    picture: bytes | None = None
+
+
+class Section(NamedTuple):
+    """A section of the page, and how to make it."""
+
+    title: str
+    command: str  # that makes it alone
+    seeds: str
+    minutes: float  # about, on two cores
+    folder: Path  # with what it has computed
+    make: Callable[[Tell], list[Part]]
+    parts: list[Part] | None = None  # once it is made
+    date: str = ""
+
+
+class Plan(NamedTuple):
+    """What the page is made of, and where it goes."""
+
+    folder: Path
+    data_dir: Path | None
+    rows: list[str]  # of Table 1
+    size: Size = Size()
+    n_seeds: int = 1
+    n_claim_seeds: int = 3
+    recipe: Recipe = load_recipe("best")
+
+
+def plan_page(folder: Path, data_dir: Path | None, *, full: bool = False) -> Plan:
+    """Return the usual plan; without MNIST, its rows are left out."""
+    try:
+        find_files("mnist", data_dir, [file for file in SIZES if "images" in file])
+        rows = list(table1.ROWS)
+    except FileNotFoundError:
+        rows = [name for name, row in table1.ROWS.items() if row.data != "mnist"]
+    return Plan(folder, data_dir, rows, *((FULL, 5, 5) if full else ()))
+
+
+def make_page(sections: Sequence[Section], folder: Path, command: str, tell: Tell) -> Iterator[Section]:
+    """Make one section after another and yield it; the page is written anew after each, with all that there is."""
+    done, total = list(sections), sum(section.minutes for section in sections)
+    passed = 0.0
+    for place, section in enumerate(sections):
+
+        def tell_part(share: float, note: str, section: Section = section, before: float = passed) -> None:
+            tell((before + share * section.minutes) / total, f"{section.title}: {note}")
+
+        tell_part(0.0, "begins")
+        parts = section.make(tell_part)
+        passed += section.minutes
+        newest = max((path.stat().st_mtime for path in section.folder.rglob("*.json")), default=0.0)
+        date = f"{datetime.fromtimestamp(newest, UTC):%Y-%m-%d}" if newest else "without a date"
+        done[place] = section._replace(parts=parts, date=date)
+        write_atomically(folder / PAGE, render(done, command).encode())
+        yield done[place]
+
+
+def render(sections: Sequence[Section], command: str) -> str:
+    """Return the page, all values escaped."""
+    loader = ChoiceLoader([PackageLoader("liesparse", "reproduce"), PackageLoader("liesparse", "report")])
+    environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["data_uri"] = data_uri
+    values = {"title": TITLE, "command": command, "version": __version__, "sections": sections}
+    return environment.get_template("page.html").render(values)
+
+
+def table_section(plan: Plan) -> Section:
+    """Return Table 1 by our recipe."""
+    recipes = {"best": dict.fromkeys(plan.rows, plan.recipe)}
+    jobs = table1.plan(plan.rows, recipes, plan.n_seeds)
+    weights = {job: 1.0 if job.method in recipes else 0.2 for job in jobs}
+    folder = plan.folder / "table1"
+
+    def make(tell: Tell) -> list[Part]:
+        found: dict[table1.Job, dict[str, object]] = {}
+
+        def watch(job: table1.Job, share: float, note: str) -> None:
+            done = sum(weights[other] for other in found) + share * weights[job]
+            tell(done / sum(weights.values()), f"{', '.join(map(str, job))}: {note}")
+
+        found.update(table1.run(jobs, recipes, folder, data_dir=plan.data_dir, watch=watch))
+        head, *lines = table1.table(found, plan.rows, recipes)
+        missing = [name for name in table1.ROWS if name not in plan.rows]
+        text = [f"Held-out SNR. Without {', '.join(missing)}: MNIST is not here." if missing else "Held-out SNR."]
+        return [Part("", text, head, lines)]
+
+    command = f"liesparse reproduce table1 --rows {','.join(plan.rows)} --seeds {plan.n_seeds}"
+    return Section("Table 1", command, _seeds(plan.n_seeds), 6.0 * len(plan.rows) * plan.n_seeds, folder, make)
+
+
+def figures_section(plan: Plan) -> Section:
+    """Return figures 1 to 4, from the models of Table 1."""
+    folder = plan.folder / "table1"
+    names = [name for name in figures.TITLES if name in plan.rows]
+
+    def make(tell: Tell) -> list[Part]:
+        models = folder / "best"
+        orders = [table1.Order(name, table1.ROWS[name], plan.recipe, 0, models) for name in names]
+        drawn = figures.make(
+            orders, table1.N_TRAIN, plan.data_dir, lambda name: nullcontext(lambda step: tell(step.share, name))
+        )
+        return [Part(FIGURES[name], picture=to_small_png(figure)) for name, figure in drawn.items()]
+
+    return Section("Figures 1 to 4", "liesparse reproduce figures", "seed 0", 2.0, folder, make)
+
+
+def claims_section(plan: Plan) -> Section:
+    """Return the paper's prose, claim by claim."""
+    folder, names, seeds = plan.folder / "claims", list(claims.CLAIMS), range(plan.n_claim_seeds)
+
+    def make(tell: Tell) -> list[Part]:
+        found: claims.Cells = {name: {} for name in names}
+
+        def watch(name: str, seed: int) -> None:
+            tell(sum(map(len, found.values())) / (len(names) * len(seeds)), f"{name}, seed {seed}")
+
+        for name, seed, numbers in claims.run(names, seeds, plan.size, folder, plan.data_dir, watch):
+            found[name][seed] = numbers
+        rows = claims.conclude(found)
+        lines = [[row[key] for key in ("sentence", "place", "verdict", "reason", "measured")] for row in rows]
+        parts = [Part("", (), ["claim", "where", "verdict", "found", "measured"], lines)]
+        for name, cells in found.items():
+            figure = claims.draw(name, list(cells.values()))
+            parts += [] if figure is None else [Part(claims.CLAIMS[name].sentence, picture=to_small_png(figure))]
+        return parts
+
+    command = f"liesparse reproduce claims --seeds {len(seeds)}" + (" --full" if plan.size == FULL else "")
+    return Section("Claims", command, _seeds(len(seeds)), 8.0 * len(seeds), folder, make)
+
+
+def benchmarks_section(plan: Plan) -> Section:
+    """Return tasks for which others have published numbers."""
+    folder, known = plan.folder / "benchmarks", published.BENCHMARKS
+    minutes = plan.n_seeds * sum(benchmark.minutes for benchmark in known.values())
+
+    def make(tell: Tell) -> list[Part]:
+        rows: list[published.Row] = []
+
+        def watch(name: str, seed: int) -> None:
+            tell(sum(known[row.benchmark].minutes for row in rows) / minutes, f"{name}, seed {seed}")
+
+        rows.extend(published.run(known, range(plan.n_seeds), folder, data_dir=plan.data_dir, watch=watch))
+        parts = []
+        for name, benchmark in known.items():
+            head, lines = published.table([row for row in rows if row.benchmark == name])
+            digits = {row.data for row in rows if row.benchmark == name} - {""}
+            source = [f"Published: {benchmark.source}.", *(f"Digits: {each}." for each in sorted(digits))]
+            parts.append(Part(benchmark.title, source, head, lines))
+        return parts
+
+    command = f"liesparse reproduce benchmarks --seeds {plan.n_seeds}"
+    return Section("Benchmarks", command, _seeds(plan.n_seeds), minutes, folder, make)
+
+
+SECTIONS = {
+    "table1": table_section,
+    "figures": figures_section,
+    "claims": claims_section,
+    "benchmarks": benchmarks_section,
+}
+
+
+def _seeds(n: int) -> str:
+    return "seed 0" if n == 1 else f"seeds 0 to {n - 1}"

@@ -1,0 +1,190 @@
+"""Tasks for which others have published numbers, each one function, and the numbers side by side.
+
+:data:`BENCHMARKS` names them. :func:`run` measures those that a folder does not have yet, and :func:`table` sets what
+was found beside what was published.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from liesparse.files import write_json
+from liesparse.reproduce import alignment, recognition
+from liesparse.reproduce.recognition import find_digits
+
+Found = dict[str, dict[str, float]]  # by line and column of the table
+Table = tuple[list[str], list[list[str]]]  # head and lines
+
+
+class Bar(NamedTuple):
+    """What a number of the table must not be above, or below."""
+
+    column: str
+    limit: float
+    above: bool = False  # whether more is better
+    goal: bool = False  # to be tried for, not asked for
+
+    def judge(self, value: float) -> str:
+        """Say what was asked for, and whether it was reached."""
+        reached = value >= self.limit if self.above else value <= self.limit
+        what = "goal " if self.goal else ""
+        return f"{what}{'≥' if self.above else '≤'} {self.limit:g}: {'reached' if reached else 'not reached'}"
+
+
+class Benchmark(NamedTuple):
+    """A task, with what others published on it."""
+
+    title: str
+    source: str
+    measure: Callable[..., Found]  # of a seed and sizes, and of digits where it needs them
+    published: Mapping[str, Mapping[str, float]] = {}  # by line and column
+    bars: Mapping[str, Bar] = {}  # by line
+    digits: bool = False
+    minutes: float = 1.0  # about, on one thread: for the time left
+
+
+def measure_alignment(
+    seed: int, runs: int = 10, sizes: tuple[tuple[int, int], ...] = ((3, 3), (3, 4), (3, 5), (2, 6))
+) -> Found:
+    """Measure for each K and M = 10ⁿ the median over ten runs; of a million signals there is one run."""
+    found = {}
+    for n_shapes, power in sizes:
+        n_runs = runs if power < 6 else 1
+        seeds = range(runs * seed, runs * seed + n_runs)
+        found[f"K = {n_shapes}, M = 10^{power}"] = alignment.measure_alignment(n_shapes, 10**power, seeds)
+    return found
+
+
+BENCHMARKS = {
+    "alignment": Benchmark(
+        "Heterogeneous multi-reference alignment: relative error, median of ten runs",
+        "Boumal, Bendory, Lederman, Singer, Heterogeneous multireference alignment: a single pass approach (2018)",
+        measure_alignment,
+        {
+            "K = 3, M = 10^3": {"published EM": 0.053, "published invariants": 0.077},
+            "K = 3, M = 10^4": {"published EM": 0.017, "published invariants": 0.025},
+            "K = 3, M = 10^5": {"published EM": 0.0056, "published invariants": 0.0076},
+            "K = 2, M = 10^6": {"published invariants": 0.0014},
+        },
+        {
+            "K = 3, M = 10^3": Bar("here", 1.2 * 0.053),
+            "K = 3, M = 10^4": Bar("here", 1.2 * 0.017),
+            "K = 3, M = 10^5": Bar("here", 1.2 * 0.0056, goal=True),
+        },
+        minutes=4,
+    ),
+    "square": Benchmark(
+        "D_LSBD of a square on a torus of 64 × 64 shifts: 0 is perfect, 2 the worst",
+        "Tonnaer, Pérez Rey, Menkovski, Holenderski, Portegies, Quantifying and learning linear symmetry-based "
+        "disentanglement (2022): near 0 with labels of the transitions, not without",
+        recognition.measure_square,
+        bars={recognition.LEARNED: Bar("D_LSBD", 0.01)},
+        minutes=3,
+    ),
+    "clusters": Benchmark(
+        "Clusters of MNIST without labels, K = 10: share of images in the cluster of their digit, in %",
+        "k-means and DTI-Clustering from Monnier, Groueix, Aubry, Deep transformation-invariant clustering (2020)",
+        recognition.measure_clusters,
+        {"k-means on pixels": {"published": 54.8}, "DTI-Clustering": {"published": 97.3}},
+        {recognition.LARGEST: Bar("accuracy, %", 70.0, above=True, goal=True)},
+        digits=True,
+        minutes=3,
+    ),
+    "recognition": Benchmark(
+        "Digits in any pose from few labels: accuracy in %",
+        "no published figure with so few labels; measured here",
+        recognition.measure_recognition,
+        digits=True,
+        minutes=6,
+    ),
+    "peers": Benchmark(
+        "Ten digits shifted by up to 7 pixels: other tools on the same images",
+        "scikit-learn's tools, run here",
+        recognition.measure_peers,
+        minutes=4,
+    ),
+}
+
+
+class Row(NamedTuple):
+    """What was found by one benchmark with one seed."""
+
+    benchmark: str
+    seed: int
+    found: Found
+    seconds: float
+    data: str  # where digits came from
+
+
+Watch = Callable[[str, int], None]
+
+
+def run(
+    names: Iterable[str],
+    seeds: Iterable[int],
+    folder: Path,
+    *,
+    data_dir: Path | None = None,
+    sizes: Mapping[str, Mapping[str, Any]] | None = None,
+    watch: Watch | None = None,
+) -> Iterator[Row]:
+    """Measure what ``folder`` does not have yet, each row written when it is done, and yield all rows.
+
+    ``sizes`` are arguments of a benchmark's function, by its name. A row on disk counts only if it was made with the
+    same sizes and the same set of digits. ``watch`` is told of each row before it is measured.
+    """
+    seeds = list(seeds)
+    for name in names:
+        benchmark, chosen = BENCHMARKS[name], dict((sizes or {}).get(name, {}))
+        digits = find_digits(data_dir) if benchmark.digits else None
+        for seed in seeds:
+            path = folder / f"{name}.{seed}.json"
+            made_with = json.loads(json.dumps({"sizes": chosen, "data": digits.name if digits else ""}))
+            try:
+                kept = json.loads(path.read_text(encoding="utf-8"))
+            except (FileNotFoundError, json.JSONDecodeError):
+                kept = {}
+            if kept.get("made_with") != made_with:
+                if watch is not None:
+                    watch(name, seed)
+                began = time.monotonic()
+                found = benchmark.measure(seed, *([digits] if digits else []), **chosen)
+                kept = {"found": found, "seconds": round(time.monotonic() - began, 1), "made_with": made_with}
+                write_json(path, kept)
+            yield Row(name, seed, kept["found"], kept["seconds"], made_with["data"])
+
+
+def table(rows: Iterable[Row]) -> Table:
+    """Return the lines of one benchmark: published figures, medians over seeds, and bars."""
+    rows = list(rows)
+    benchmark = BENCHMARKS[rows[0].benchmark]
+    lines = list(dict.fromkeys([*(line for row in rows for line in row.found), *benchmark.published]))
+    published = list(dict.fromkeys(column for line in benchmark.published.values() for column in line))
+    measured = list(dict.fromkeys(column for row in rows for line in row.found.values() for column in line))
+    head = ["", *published, *measured, *(["bar"] if benchmark.bars else [])]
+    made = []
+    for line in lines:
+        known = benchmark.published.get(line, {})
+        values = {
+            column: [row.found[line][column] for row in rows if column in row.found.get(line, {})]
+            for column in measured
+        }
+        cells = [f"{known[column]:g}" if column in known else "" for column in published]
+        cells += [_summary(values[column]) for column in measured]
+        bar = benchmark.bars.get(line)
+        judged = bar.judge(statistics.median(values[bar.column])) if bar and values[bar.column] else ""
+        made.append([line, *cells, *([judged] if benchmark.bars else [])])
+    return head, made
+
+
+def _summary(values: list[float]) -> str:
+    """Return the median, and the range over seeds."""
+    if not values:
+        return ""
+    median, low, high = (f"{value:.3g}" for value in (statistics.median(values), min(values), max(values)))
+    return median if len(values) == 1 else f"{median} ({low} to {high})"
