@@ -153,12 +153,13 @@ def measure_recognition(
         train, test = (move_digits(part, kind, generator) for part in (data.train, data.test))
         plain = SparseCoder(N_PLAIN, random_state=seed).fit(train)
         features = {"pixels": (train, test), "plain codes": (plain.transform(train), plain.transform(test))}
-        for name, how in {group: {"group": group}, "learned": {"torus_dim": axes}}.items():
+        ways: dict[str, dict[str, Any]] = {"known": {"group": group}, "learned": {"torus_dim": axes}}
+        for name, how in ways.items():
             side = round(train.shape[1] ** 0.5)
             coder = LieSparseCoder(n_components, n_epochs=n_epochs, random_state=seed, **how)
             coder.fit(train.unflatten(1, (side, side)))
             own = make_features(coder, train, test, seed)
-            features |= {f"{'learned' if name == 'learned' else 'known'} {each}": pair for each, pair in own.items()}
+            features |= {f"{name} {each}": pair for each, pair in own.items()}
         for n in n_labels:
             for column, pair in features.items():
                 scores = []
@@ -269,6 +270,6 @@ def measure_peers(
             keep(f"{name}, {n_components} templates", n_components * n_pixels, templates, drawn, n_codes, seconds)
     if find_spec("sporco") is not None:
         began = time.monotonic()
-        *learned, n_codes = _learn_convolutional(train[:n_convolved], test[:n_convolved], 10)
-        keep("convolutional (sporco), 10 templates", 10 * n_pixels, *learned, n_codes, time.monotonic() - began)
+        learned = _learn_convolutional(train[:n_convolved], test[:n_convolved], 10)
+        keep("convolutional (sporco), 10 templates", 10 * n_pixels, *learned, time.monotonic() - began)
     return found
