@@ -186,5 +186,6 @@ def _summary(values: list[float]) -> str:
     """Return the median, and the range over seeds."""
     if not values:
         return ""
-    median, low, high = (f"{value:.3g}" for value in (statistics.median(values), min(values), max(values)))
+    each = (statistics.median(values), min(values), max(values))
+    median, low, high = (f"{value:,.0f}" if value >= 100 else f"{value:.3g}" for value in each)
     return median if len(values) == 1 else f"{median} ({low} to {high})"
