@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -183,6 +184,7 @@ def _scikit_learn(name: str, train: Images, n_components: int, seed: int) -> Ima
     """Learn templates by a tool of scikit-learn, one a row."""
     from sklearn.cluster import KMeans
     from sklearn.decomposition import NMF, MiniBatchDictionaryLearning
+    from sklearn.exceptions import ConvergenceWarning
 
     coding: dict[str, Any] = {"alpha": 0.1, "fit_algorithm": "cd", "positive_code": True, "batch_size": 200}
     tools: dict[str, Callable[[], Any]] = {
@@ -192,7 +194,9 @@ def _scikit_learn(name: str, train: Images, n_components: int, seed: int) -> Ima
         "k-means": lambda: KMeans(n_components, n_init=3, random_state=seed),
         "NMF": lambda: NMF(n_components, init="nndsvda", max_iter=100, tol=1e-3, random_state=seed),
     }
-    tool = tools[name]().fit(train.double().numpy())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # they have had their passes
+        tool = tools[name]().fit(train.double().numpy())
     rows = tool.cluster_centers_ if name == "k-means" else tool.components_
     return normalize(torch.from_numpy(rows).float(), dim=1)
 
