@@ -95,7 +95,7 @@ def test_canonical_features_undo_the_motion():
         ("square", {"size": 8, "block": 2, "n_epochs": 1}),
         pytest.param("clusters", {"n_images": 100, "n_epochs": 1}, marks=pytest.mark.slow),
         pytest.param(
-            "recognition",
+            "turned",
             {"n_images": 100, "n_test": 20, "n_labels": (10,), "draws": 1, "n_epochs": 1},
             marks=pytest.mark.slow,
         ),

@@ -136,7 +136,7 @@ def compose_groups(
 @app.command()
 def benchmarks(
     only: Annotated[
-        str, Option(help="Benchmarks, separated by commas: alignment, square, clusters, recognition, peers, or all.")
+        str, Option(help="Some, separated by commas: alignment, square, clusters, shifted, turned, peers; or all.")
     ] = "all",
     seeds: SeedsOption = 1,
     first_seed: FirstSeed = 0,

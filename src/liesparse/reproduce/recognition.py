@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +27,10 @@ Found = dict[str, dict[str, float]]
 LEARNED, LARGEST = "learned from the images alone", "largest code"
 KMEANS = "k-means on pixels"
 PADDING, N_PLAIN = 6, 64  # pixels around a shifted digit; templates of plain sparse codes
+GROUPS: dict[str, dict[str, dict[str, Any]]] = {  # of digits that are shifted, or turned
+    "shifted": {"known": {"group": "translation"}, "learned": {"torus_dim": 2}},
+    "turned": {"known": {"group": "rotation"}, "learned": {"torus_dim": 1}},
+}
 CONVOLUTION_STEPS = 50  # of ADMM, for each image
 
 
@@ -136,6 +141,7 @@ def classify(features: tuple[Tensor, Tensor], labels: tuple[Labels, Labels], cho
 def measure_recognition(
     seed: int,
     digits: Digits,
+    kind: str = "turned",
     n_images: int = 2000,
     n_test: int = 1000,
     n_labels: tuple[int, ...] = (10, 100, 1000),
@@ -148,27 +154,24 @@ def measure_recognition(
     assert data.labels is not None
     assert data.test_labels is not None
     order = torch.stack([torch.randperm(len(data.train), generator=generator) for _ in range(draws)])
+    train, test = (move_digits(part, kind, generator) for part in (data.train, data.test))
+    plain, side = SparseCoder(N_PLAIN, random_state=seed).fit(train), round(train.shape[1] ** 0.5)
+    features = {"pixels": (train, test), "plain codes": (plain.transform(train), plain.transform(test))}
+    for name, how in GROUPS[kind].items():
+        coder = LieSparseCoder(n_components, n_epochs=n_epochs, random_state=seed, **how)
+        own = make_features(coder.fit(train.unflatten(1, (side, side))), train, test, seed)
+        features |= {f"{name} {each}": pair for each, pair in own.items()}
     found: Found = {}
-    for kind, group, axes in (("shifted", "translation", 2), ("turned", "rotation", 1)):
-        train, test = (move_digits(part, kind, generator) for part in (data.train, data.test))
-        plain = SparseCoder(N_PLAIN, random_state=seed).fit(train)
-        features = {"pixels": (train, test), "plain codes": (plain.transform(train), plain.transform(test))}
-        for name, how in {group: {"group": group}, "learned": {"torus_dim": axes}}.items():
-            side = round(train.shape[1] ** 0.5)
-            coder = LieSparseCoder(n_components, n_epochs=n_epochs, random_state=seed, **how)
-            coder.fit(train.unflatten(1, (side, side)))
-            own = make_features(coder, train, test, seed)
-            features |= {f"{'learned' if name == 'learned' else 'known'} {each}": pair for each, pair in own.items()}
-        for n in n_labels:
-            for column, pair in features.items():
-                scores = []
-                for one in order if n < 1000 else order[:1]:  # as many of each digit
-                    chosen = torch.cat([one[data.labels[one] == digit][: n // 10] for digit in range(10)])
-                    scores.append(classify(pair, (data.labels, data.test_labels), chosen))
-                for tool in scores[0]:
-                    line = found.setdefault(f"{kind}, {tool}, {n} labels", {})
-                    line[column] = float(np.mean([score[tool] for score in scores]))
-    return found
+    for n in n_labels:
+        for column, pair in features.items():
+            scores = []
+            for one in order if n < 1000 else order[:1]:  # as many of each digit
+                chosen = torch.cat([one[data.labels[one] == digit][: n // 10] for digit in range(10)])
+                scores.append(classify(pair, (data.labels, data.test_labels), chosen))
+            for tool in scores[0]:
+                mean = float(np.mean([score[tool] for score in scores]))
+                found.setdefault(f"{tool}, {n} labels", {})[column] = mean
+    return dict(sorted(found.items(), key=lambda line: line[0].split(",")[0]))
 
 
 def match_shapes(templates: Images, shapes: Images) -> Tensor:
@@ -182,6 +185,7 @@ def _scikit_learn(name: str, train: Images, n_components: int, seed: int) -> Ima
     """Learn templates by a tool of scikit-learn, one a row."""
     from sklearn.cluster import KMeans
     from sklearn.decomposition import NMF, MiniBatchDictionaryLearning
+    from sklearn.exceptions import ConvergenceWarning
 
     coding: dict[str, Any] = {"alpha": 0.1, "fit_algorithm": "cd", "positive_code": True, "batch_size": 200}
     tools: dict[str, Callable[[], Any]] = {
@@ -191,7 +195,9 @@ def _scikit_learn(name: str, train: Images, n_components: int, seed: int) -> Ima
         "k-means": lambda: KMeans(n_components, n_init=3, random_state=seed),
         "NMF": lambda: NMF(n_components, init="nndsvda", max_iter=100, tol=1e-3, random_state=seed),
     }
-    tool = tools[name]().fit(train.double().numpy())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # they have had their passes
+        tool = tools[name]().fit(train.double().numpy())
     rows = tool.cluster_centers_ if name == "k-means" else tool.components_
     return normalize(torch.from_numpy(rows).float(), dim=1)
 
@@ -269,6 +275,6 @@ def measure_peers(
             keep(f"{name}, {n_components} templates", n_components * n_pixels, templates, drawn, n_codes, seconds)
     if find_spec("sporco") is not None:
         began = time.monotonic()
-        *learned, n_codes = _learn_convolutional(train[:n_convolved], test[:n_convolved], 10)
-        keep("convolutional (sporco), 10 templates", 10 * n_pixels, *learned, n_codes, time.monotonic() - began)
+        learned = _learn_convolutional(train[:n_convolved], test[:n_convolved], 10)
+        keep("convolutional (sporco), 10 templates", 10 * n_pixels, *learned, time.monotonic() - began)
     return found
