@@ -146,7 +146,7 @@ def benchmarks(
     ),
     json: JsonOption = None,
 ) -> None:
-    """Tasks on which others have published numbers, with theirs beside ours.
+    """Measure tasks for which others have published numbers.
 
     Digits are those of MNIST if it is here (--data-dir, LIESPARSE_DATA or `liesparse data fetch`), else the 2,000 that
     ship with the package. Finished rows are kept in the folder, so Ctrl-C loses at most one.

@@ -28,7 +28,7 @@ def claims(
     ),
     json: JsonOption = None,
 ) -> None:
-    """Measure what the paper says in words, claim by claim, and give a verdict on each.
+    """Measure the paper's claims. Each gets a verdict.
 
     Each claim of each seed is kept in the folder with its models, so Ctrl-C loses at most one; figures go there too.
     """
@@ -82,7 +82,7 @@ def everything(
     full: Annotated[bool, Option("--full", help="Five seeds, and the claims at their full size.")] = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Make Table 1, figures 1 to 4, the claims and the benchmarks, as one page: OUT/index.html.
+    """Make table, figures, claims and benchmarks as one page. It is OUT/index.html.
 
     It is planned for about 75 minutes on two cores. What is done is kept: after Ctrl-C the same command goes on.
     """
