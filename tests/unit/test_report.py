@@ -14,7 +14,7 @@ from PIL import Image
 from liesparse import LieSparseCoder, SparseCoder, embedded_digits, translations
 from liesparse.figures import draw_pixels
 from liesparse.initialization import known_translation
-from liesparse.model import reconstruct
+from liesparse.model import apply_transform, reconstruct
 from liesparse.report import page, write_report
 from liesparse.report.findings import Findings
 
@@ -313,3 +313,14 @@ def test_pixels_keep_their_colours():
     (left, _, right), (red, _, blue) = drawn.getpixel((0, 0)), drawn.getpixel((1, 0))
     assert right > left
     assert red > blue
+
+
+def test_templates_are_shown_where_the_data_has_them(make_model, draw):
+    model = make_model(n_pixels=24, torus_dim=1, n_irreps=6)
+    coder = LieSparseCoder.from_model(model, (4, 6))
+    coder.pose_ranges_ = np.zeros((3, 1, 3)) + np.array([2.0, -0.1, 0.1])
+    found = Findings(coder, draw(model, batch=3)[0], image_shape=(4, 6))
+    torch.testing.assert_close(
+        found.templates, apply_transform(model, model.dictionary.T, torch.full((3, 1), 2.0, dtype=torch.float64))
+    )
+    assert float((found.templates - model.dictionary.T).abs().max()) > 0.1

@@ -119,7 +119,7 @@ def _flat(images: Array) -> Array:
 def _templates(found: Findings, files: Files) -> list[bytes]:
     """Draw the dictionary, most used shapes first."""
     shown = found.order[:MOST_TEMPLATES]
-    shapes = found.shown(found.model.dictionary.T[shown])
+    shapes = found.shown(found.templates[shown])
     files["templates.png"] = draw_sheet(shapes, min(10, len(shown)), signed=found.signed)
     return [_tile(shape, found) for shape in shapes]
 
@@ -198,13 +198,14 @@ def _examples(found: Findings, files: Files) -> dict[str, list[dict[str, Any]]]:
 
 
 def _example(found: Findings, row: int, name: str, files: Files) -> dict[str, Any]:
-    canonical = apply_transform(found.model, compose(found.model, found.codes[[row]]), 0 * found.poses[[row]])[0]
+    middle = found.ranges[found.largest[[row]].clamp(min=0), :, 0]
+    canonical = apply_transform(found.model, compose(found.model, found.codes[[row]]), middle)[0]
     triple = found.shown(torch.stack((found.images[row], found.reconstructions[row], canonical)))
-    labels = ("picture", "model", "shape at 0")
+    labels = ("picture", "model", "usual pose")
     values, codes = found.codes[row].tolist(), []
     for template in found.codes[row].argsort(descending=True, stable=True).tolist()[:MOST_CODES]:
         if values[template] > 1e-3:
-            picture = _tile(found.shown(found.model.dictionary.T[template]), found)
+            picture = _tile(found.shown(found.templates[template]), found)
             share = values[template] / max(1.0, *values)
             codes.append({"template": template, "picture": picture, "value": values[template], "share": share})
     posterior = files[f"posterior-{name}.png"] = page.draw_posterior(found.posterior[row])

@@ -17,7 +17,7 @@ from liesparse.devices import to_cpu
 from liesparse.estimators import LieSparseCoder, SparseCoder
 from liesparse.figures import look_of, to_contrast
 from liesparse.metrics import snr, templates_alive
-from liesparse.model import reconstruct, undo_transform
+from liesparse.model import apply_transform, reconstruct, undo_transform
 from liesparse.run_directory import measure_baseline, quality
 from liesparse.torus import wrap
 
@@ -87,6 +87,8 @@ class Findings:
         self.ranges = (  # of each template and axis: the middle, and the ends of its poses about it
             symmetry.pose_ranges(self.codes, self.poses) if known is None else torch.from_numpy(known).to(images)
         )
+        # Each template where the data has it: at its own origin, s = 0, there may never have been a picture.
+        self.templates = apply_transform(model, model.dictionary.T, self.ranges[..., 0])
         self.canonical = undo_transform(model, images, self.poses)
         self.labels = None
         if labels is not None:
