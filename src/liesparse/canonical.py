@@ -9,14 +9,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from numpy.typing import NDArray
+from torch import Tensor
 
 from liesparse import symmetry
 from liesparse._checks import reject
 from liesparse.data import ImagesInOrder
 from liesparse.data.pictures import move_picture, read_picture
 from liesparse.estimators import LieSparseCoder
-from liesparse.model import reconstruct
+from liesparse.model import Poses, reconstruct
+from liesparse.symmetry import Pictures
 from liesparse.torus import wrap
 
 N_FITTED = 300  # images from whose reconstructions the motion is named
@@ -28,6 +31,37 @@ def picture_names(names: Sequence[str]) -> list[str]:
     wanted = [str(PurePosixPath(name).with_suffix(".png")) for name in names]
     counts = Counter([*wanted, *TAKEN])
     return [f"{name}.png" if counts[one] > 1 else one for name, one in zip(names, wanted, strict=True)]
+
+
+def refine_generators(
+    generators: Float[Tensor, "torus 3 3"], away: Poses, moved: Pictures, middle: Pictures
+) -> Float[Tensor, "torus 3 3"]:
+    """Return generators that carry pictures as far as the model does: least squares over whole ways.
+
+    The rates of a fit at one place are a few percent off, as differences of pixels are no derivatives; that adds up.
+    """
+    from scipy.optimize import least_squares  # slow to import
+
+    height, width = moved.shape[1:3]
+    channels = [pictures.reshape(len(away), height, width, -1).movedim(3, 1).double() for pictures in (moved, middle)]
+    down, right = (torch.arange(n).double() - (n - 1) / 2 for n in (height, width))
+    places = torch.stack([part.flatten() for part in torch.meshgrid(right, down, indexing="xy")], dim=1)
+    sides = places.new_tensor([width / 2, height / 2])
+
+    def left(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+        rates = generators.clone()
+        rates[:, :2] = torch.from_numpy(numbers).view(-1, 2, 3)
+        matrices = symmetry.motion_matrices(rates, away)
+        there = places @ matrices[:, :2, :2].mT + matrices[:, None, :2, 2]
+        grid = (there / sides).view(len(away), height, width, 2)
+        found = torch.nn.functional.grid_sample(
+            channels[0], grid, mode="bicubic", padding_mode="border", align_corners=False
+        )
+        return (found - channels[1]).flatten().numpy()
+
+    best, start = generators.clone(), generators[:, :2].flatten().numpy()
+    best[:, :2] = torch.from_numpy(least_squares(left, start, method="lm").x).view(-1, 2, 3)
+    return best
 
 
 def warp_pictures(
@@ -45,9 +79,13 @@ def warp_pictures(
         expected = "a known motion (shift, rotation, scaling, shear or stretch) along each axis"
         reject("--warp", expected, unknown[0], "Leave --warp away: the model then draws the pictures anew.")
     ranges = coder.pose_ranges(rows.images) if coder.pose_ranges_ is None else coder.pose_ranges_
-    away = wrap(places - torch.from_numpy(ranges)[alphas.argmax(dim=1), :, 0].to(places))
+    middles = torch.from_numpy(ranges)[alphas.argmax(dim=1), :, 0].to(places)
+    away, few = wrap(places - middles), slice(0, N_FITTED, 3)
+    shown = (reconstruct(model, alphas[few], pose).reshape(-1, *shape) for pose in (places[few], middles[few]))
+    generators = refine_generators(symmetry.motion_generators(fit), away[few], *shown)
     moved, folder = [], Path(rows.name)
-    for row, (name, matrix) in enumerate(zip(rows.names, symmetry.motion_matrices(fit, away).numpy(), strict=True)):
+    matrices = symmetry.motion_matrices(generators, away).numpy()
+    for row, (name, matrix) in enumerate(zip(rows.names, matrices, strict=True)):
         if folder.is_dir() and (folder / name).is_file():
             pixels = read_picture(folder / name, rows.preprocessing)
             frame = rows.preprocessing.frame(*pixels.shape[:2])

@@ -271,13 +271,18 @@ def known_motion(rates: dict[str, float], images: Pictures) -> Pictures:
     return torch.einsum("f,f...->...", weights, apply_fields(images))
 
 
-def motion_matrices(fit: GroupFit, poses: Poses) -> Float[Tensor, "batch 3 3"]:
-    """Return where known motions carry the places (x, y, 1) of a picture, from its centre, as the pose goes from 0."""
+def motion_generators(fit: GroupFit) -> Float[Tensor, "torus 3 3"]:
+    """Return how fast known motions carry the places (x, y, 1) of a picture, from its centre, along each axis."""
     per_axis = []
     for axis in fit.axes:
         x_shift, y_shift, turn, scale, shear, stretch = axis.rates.values()
         per_axis.append([[scale + stretch, turn + shear, x_shift], [shear - turn, scale - stretch, y_shift], [0, 0, 0]])
-    return torch.linalg.matrix_exp(torch.einsum("ba,aij->bij", poses.double(), torch.tensor(per_axis).double()))
+    return torch.tensor(per_axis).double()
+
+
+def motion_matrices(generators: Float[Tensor, "torus 3 3"], poses: Poses) -> Float[Tensor, "batch 3 3"]:
+    """Return where they carry the places as the pose goes from 0."""
+    return torch.linalg.matrix_exp(torch.einsum("ba,aij->bij", poses.double(), generators))
 
 
 def _explained(gram: Tensor, target: int, by: list[int]) -> tuple[float, Tensor]:

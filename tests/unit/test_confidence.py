@@ -9,11 +9,11 @@ import torch
 from PIL import Image
 
 from liesparse import LieSparseCoder, embedded_digits, translations
-from liesparse.canonical import picture_names
+from liesparse.canonical import picture_names, refine_generators
 from liesparse.figures import spread
 from liesparse.groups import Translations
 from liesparse.initialization import known_translation
-from liesparse.model import Parameters, uniform_prior
+from liesparse.model import Parameters, reconstruct, uniform_prior
 from liesparse.run_directory import Run, save_run
 from liesparse.verdict import Verdict
 from shell import run
@@ -184,6 +184,17 @@ def test_warp_moves_the_original_picture(folder):
         pairs = [(pixels(root, place, suffix), pixels(root, place + 10, suffix)) for place in range(10)]
         apart[name] = np.mean([np.abs(a - b).mean() for a, b in pairs])  # the same digit, shifted otherwise
     assert apart["after"] < 0.5 * apart["before"]
+
+
+def test_a_motion_that_is_a_little_off_is_mended_by_whole_ways(coder, data):
+    codes, poses = coder.infer(data.images)
+    model, middles = coder.model_, torch.zeros_like(poses)
+    moved, middle = (reconstruct(model, codes, pose).reshape(-1, 14, 14) for pose in (poses, middles))
+    truth = torch.zeros(2, 3, 3, dtype=torch.float64)
+    truth[0, 0, 2] = truth[1, 1, 2] = 14 / (2 * np.pi)  # pixels for each radian
+    near = (poses.abs() < 1).all(dim=1)  # no digit goes round the edge
+    found = refine_generators(0.9 * truth, poses[near], moved[near], middle[near])
+    torch.testing.assert_close(found, truth, atol=0.03, rtol=0)
 
 
 def test_warp_needs_a_known_motion(folder, tmp_path):
