@@ -126,7 +126,7 @@ def test_values_of_parameters(model):
         replace(model, frequencies=2000 * model.frequencies).validate()
     fast = model.frequencies.clone()
     fast[0, 1] = 127  # one sum over a pose that turns so fast takes seconds
-    with pytest.raises(ValueError, match="frequencies: expected a finite number <= 64, got float 127.0"):
+    with pytest.raises(ValueError, match=r"frequencies: expected a finite number <= 64, got float 127.0"):
         replace(model, frequencies=fast).validate()
     with pytest.raises(ValueError, match=r"pose_prior: expected a finite number <= 1e.09, got float 1e.30"):
         replace(model, pose_prior=torch.full_like(model.pose_prior, 1e30)).validate()
