@@ -29,7 +29,7 @@ SETTINGS = {
 QUICK_SETTINGS = {
     "AVX2 kernel": SETTINGS["AVX2 kernel"],
     "torch without AVX instead of a kernel": SETTINGS["torch instead of a kernel"] | SETTINGS["torch without AVX"],
-    "torch without AVX, kernel on two threads": SETTINGS["torch without AVX"] | SETTINGS["two threads"],
+    "two threads": SETTINGS["two threads"],
 }
 
 
