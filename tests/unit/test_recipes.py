@@ -65,3 +65,10 @@ def test_unknown_names():
         load_recipe("other")
     with pytest.raises(ValueError, match="setting: expected key=value"):
         parse_values(["learning.first_memory"])
+
+
+@pytest.mark.usefixtures("without_type_checker")
+@pytest.mark.parametrize("name", [0.5, None, ["best"], {}])
+def test_a_name_that_is_no_text_is_refused(name):
+    with pytest.raises(ValueError, match="recipe: expected 'best', 'paper' or the path of"):
+        load_recipe(name)

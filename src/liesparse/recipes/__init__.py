@@ -91,7 +91,7 @@ def names() -> list[str]:
 
 def load_recipe(name: str | Path = "best") -> Recipe:
     """Load a recipe that ships with the package, or any TOML file."""
-    path = Path(name)
+    path = Path(str(name))  # a damaged model may name anything
     if str(name) in RECIPES:
         text = resources.files(__package__).joinpath(f"{name}.toml").read_text(encoding="utf-8")
     elif path.suffix == ".toml" and path.is_file():
