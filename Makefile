@@ -12,11 +12,12 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile --no-loadscope
 
 .PHONY: install demo explore lint test suite test-fast test-portable test-long fuzz sanitize soak docs wheels clean
 
+# Without compiling every module of every package to bytecode: Python does that for the few that are imported.
 install: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt hatch_build.py $(KERNELS)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[web,dev]'
+	$(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[web,dev]'
 	touch $@
 
 demo: install
