@@ -87,11 +87,11 @@ def warp_pictures(
     matrices = symmetry.motion_matrices(generators, away).numpy()
     for row, (name, matrix) in enumerate(zip(rows.names, matrices, strict=True)):
         if folder.is_dir() and (folder / name).is_file():
-            pixels = read_picture(folder / name, rows.preprocessing)
+            pixels = read_picture(folder / name)
             frame = rows.preprocessing.frame(*pixels.shape[:2])
         else:
             image = rows.images[row].reshape(shape).numpy()
             pixels, frame = np.round(255 * np.clip(image / image.max(), 0, 1)).astype(np.uint8), (shape[0], shape[1])
-        picture = move_picture(pixels, matrix, shape, frame)
-        moved.append(pixels.max() - picture if rows.preprocessing.invert else picture)  # as light and dark came
+            pixels = 255 - pixels if rows.preprocessing.invert else pixels  # as light and dark came
+        moved.append(move_picture(pixels, matrix, shape, frame))
     return moved

@@ -154,11 +154,13 @@ def write_table(path: Path, columns: Mapping[str, Array], arrays: Mapping[str, A
 
 
 def image_bytes(image: Array) -> bytes:
-    """Return one image as a PNG, in grey or in colour: the brightest value is 255, what is below 0 black."""
+    """Return one image as a PNG, in grey or in colour: bytes as they are, else 255 at the peak and black below 0."""
     from PIL import Image
 
-    peak = max(float(image.max()), float(np.finfo(np.float32).tiny))
-    pixels = np.round(255 * np.clip(np.atleast_2d(image) / peak, 0, 1)).astype(np.uint8)
+    pixels = np.atleast_2d(image)
+    if pixels.dtype != np.uint8:
+        peak = max(float(image.max()), float(np.finfo(np.float32).tiny))
+        pixels = np.round(255 * np.clip(pixels / peak, 0, 1)).astype(np.uint8)
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, format="PNG")
     return buffer.getvalue()

@@ -69,6 +69,9 @@ def test_pictures_are_prepared_as_those_of_the_run(coder, folder, tmp_path):
     assert len(warped) == 10
     for path in warped:
         assert np.median(np.asarray(Image.open(path))) > 200  # ink on paper, as it came
+    assert run("canonicalize", tmp_path / "run", ink, "--out", tmp_path / "drawn").returncode == 0
+    for path in (tmp_path / "drawn").glob("[0-9]*.png"):
+        assert np.median(np.asarray(Image.open(path))) > 200  # and so what the model draws
     refused = run("infer", tmp_path / "run", f"{ink}:size=7", "--out", tmp_path / "found.csv")  # as is said
     assert "7 × 7" in refused.stdout
 
@@ -184,6 +187,25 @@ def test_warp_moves_the_original_picture(folder):
         pairs = [(pixels(root, place, suffix), pixels(root, place + 10, suffix)) for place in range(10)]
         apart[name] = np.mean([np.abs(a - b).mean() for a, b in pairs])  # the same digit, shifted otherwise
     assert apart["after"] < 0.5 * apart["before"]
+
+
+def test_warp_keeps_the_greys_and_colours_of_ink_on_paper(coder, folder, tmp_path):
+    """Neither stretched to white, nor greyed, nor with specks where ink is darkest."""
+    save_run(Run(tmp_path / "run", coder, None, {"data": "elsewhere:n=50,size=14x14,invert=yes"}, {}))
+    ink = tmp_path / "ink"
+    ink.mkdir()
+    paper, colour = np.array([231.0, 220.0, 200.0]), np.array([64.0, 20.0, 90.0])
+    for path in sorted((folder / "digits" / "b").iterdir()):
+        amount = np.asarray(Image.open(path))[..., None] / 255
+        Image.fromarray(np.round(paper + amount * (colour - paper)).astype(np.uint8)).save(ink / f"{path.stem}.png")
+    done = run("canonicalize", tmp_path / "run", ink, "--out", tmp_path / "warped", "--warp")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for path in (tmp_path / "warped").glob("[0-9]*.png"):
+        pixels = np.asarray(Image.open(path)).astype(float)
+        assert np.median(pixels.reshape(-1, 3), axis=0).tolist() == paper.tolist()
+        assert pixels.max() < 250  # a little above the paper, by interpolation
+        darkest = pixels.reshape(-1, 3)[pixels.sum(axis=2).argmin()]
+        assert np.abs(darkest - colour).max() < 40
 
 
 def test_a_motion_that_is_a_little_off_is_mended_by_whole_ways(coder, data):

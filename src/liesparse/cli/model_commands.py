@@ -168,16 +168,18 @@ def canonicalize(
     shape = coder.image_shape_
     canonical = warp_pictures(coder, rows, codes, poses) if warp else list(np.concatenate(found).reshape(-1, *shape))
     doubtful, names = how_sure["uncertain"], picture_names(rows.names)
+    inverted = rows.preprocessing.invert
     for name, image, doubted in zip(names, canonical, doubtful, strict=True):
-        files.write_atomically((uncertain if uncertain and doubted else out) / name, files.image_bytes(image))
+        picture = image.max() - image.clip(min=0) if inverted and not warp else image  # light and dark as they came
+        files.write_atomically((uncertain if uncertain and doubted else out) / name, files.image_bytes(picture))
     if len({image.shape for image in canonical}) == 1:
         files.write_atomically(out / "canonical.npy", lambda file: np.save(file, np.stack(canonical)))
     kinds = {"picture": np.array(names), "template": codes.argmax(axis=1)}
     columns = {"row": np.arange(len(names)), **_whose(rows), **kinds, **how_sure}
     files.write_table(out / "canonical.csv", columns, {})
     before = rows.images.reshape(-1, *shape).numpy()
-    turned = warp and rows.preprocessing.invert  # the sheet shows all as the model sees them
-    shown = [image.max() - image for image in canonical] if turned else canonical
+    # The sheet shows all as the model sees them.
+    shown = [image.max() - image for image in canonical] if warp and inverted else canonical
     sheet = figures.before_and_after(list(before), shown, doubtful)
     files.write_atomically(out / "sheet.png", figures.to_png(sheet))
     console.print(f"{count(len(names), 'image')}, in {out}.{_doubts(doubtful)} Look at {out / 'sheet.png'}.")

@@ -133,10 +133,11 @@ def move_picture(
     return np.asarray(picture.transform((width, height), *how, fillcolor=tuple(fill) if pixels.ndim == 3 else fill))
 
 
-def read_picture(path: Path, preprocessing: Preprocessing) -> NDArray[Any]:
-    """Read one picture in its own size, inverted and in colours as the model sees it."""
-    pixels, _ = _decode(path.read_bytes(), str(path), preprocessing)
-    return pixels.max() - pixels if preprocessing.invert else pixels
+def read_picture(path: Path) -> NDArray[Any]:
+    """Read one picture as it is: in its own size, and neither inverted nor greyed."""
+    small = Preprocessing((1, 1), colour=True)  # what a model could hold is no concern here
+    pixels, coloured = _decode(path.read_bytes(), str(path), small)
+    return pixels if coloured else pixels[..., 0]
 
 
 def decode_all(pictures: Iterable[tuple[str, bytes]], preprocessing: Preprocessing, where: str) -> ImageArray:
