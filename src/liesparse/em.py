@@ -96,7 +96,8 @@ def fit_lattice(parameters: Parameters, averages: Averages) -> tuple[Parameters,
     First the same frequencies in the shortest basis of the lattice that holds the energy, then those that are missing
     there. A plane with a new frequency keeps its columns of W and starts empty: the next M-steps fill it.
     """
-    if bool(parameters.pose_prior.any()):  # a prior on the pose is given by its own frequencies
+    one_axis = parameters.frequencies.shape[1] == 1  # any fit there asks for still more frequencies, and fewer copies
+    if one_axis or bool(parameters.pose_prior.any()):  # a prior on the pose is given by its own frequencies
         return parameters, averages
     group_basis, device = parameters.group_basis, parameters.device
     frequencies = to_cpu(parameters.frequencies)

@@ -14,12 +14,13 @@ from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
+from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
 from torch import Tensor
 
-from liesparse import stiefel
+from liesparse import stiefel, torus
 from liesparse.inference import overlap_poses
 from liesparse.initialization import PAPER_NOISE
-from liesparse.model import Parameters, apply_transform
+from liesparse.model import Parameters, Poses, apply_transform
 from liesparse.posterior import Evidence, PoseEngine
 
 MOST_IMAGES = 6000  # among which neighbours are looked for
@@ -232,6 +233,28 @@ def align_shapes(shapes: Shapes, parameters: Parameters, engine: PoseEngine) -> 
         poses = overlap_poses(parameters, shape, others, engine)
         aligned[k] = parameters.to_planes(apply_transform(parameters, parameters.from_planes(shape), poses))[0]
     return aligned
+
+
+def chain_shapes(parameters: Parameters, engine: PoseEngine) -> Poses:
+    """Return how far to move each shape so that it overlaps with the one that looks most like it.
+
+    The shapes are joined by the shortest tree in which two are the nearer the more they overlap. So shapes that are
+    views of one thing lie where it is, and their images, brought there, show how the thing itself moves.
+    """
+    shapes = _unit(parameters.to_planes(parameters.dictionary.T))
+    n = len(shapes)
+    first, second = torch.triu_indices(n, n, offset=1, device=shapes.device)
+    poses = overlap_poses(parameters, shapes[first], shapes[second], engine)
+    moved = torus.rotate(shapes[first], torus.phases(parameters.frequencies, poses))
+    overlaps = (moved * shapes[second]).sum(dim=(1, 2))
+    apart = torch.zeros(n, n).index_put_((first.cpu(), second.cpu()), (1 - overlaps).clamp(min=1e-6).cpu())
+    order, parents = breadth_first_order(minimum_spanning_tree(apart.numpy()), 0, directed=False)
+    ways = poses.new_zeros(n, n, poses.shape[1])
+    ways[first, second], ways[second, first] = poses, -poses
+    placed = poses.new_zeros(n, poses.shape[1])
+    for shape in order[1:].tolist():
+        placed[shape] = ways[shape, parents[shape]] + placed[parents[shape]]
+    return torus.wrap(placed)
 
 
 def _unit(planes: Planes) -> Planes:

@@ -82,8 +82,9 @@ class Settings:
         Below 1: fifteen times in the first three quarters of the training, a shape that no image uses, or that
         equals another in some pose up to this overlap, starts anew as an image that is explained badly.
     lattice : {"paper", "fitted"}
-        The frequencies stay as they are at the start, or they are fitted to the energy of the planes, three times in
-        the first third of the training (``em.fit_lattice``).
+        The frequencies stay as they are at the start, or they are fitted: by the search for good coordinates of the
+        pose, and on several axes to the energy of the planes, three times in the first third of the training
+        (``em.fit_lattice``).
     learn_group : bool
         Whether W is learned, or only Φ, where the group is known.
     """

@@ -16,7 +16,7 @@ from liesparse.initialization import PAPER_NOISE, random_start, start_from_data,
 from liesparse.learning import engine_for, learn, resume
 from liesparse.metrics import infer, objective
 from liesparse.model import Outer, Parameters, PosePrior, undo_transform, uniform_prior
-from liesparse.pairs import choose_shapes, learn_motion, sort_again
+from liesparse.pairs import chain_shapes, choose_shapes, learn_motion, sort_again
 from liesparse.pose_coordinates import improve_coordinates
 from liesparse.posterior.sampling import MOST_AXES_BY_GRID
 from liesparse.recipes import Recipe
@@ -154,24 +154,22 @@ def _start_of_composition(
 ) -> Parameters:
     """Return a start with an outer group, known or learned first.
 
-    The outer group alone, with more shapes, brings the images together; what is left is the inner group's part, and
-    its basis, known or to be learned, is taken from there.
+    The outer group alone, with more shapes, brings the images together; what is left is the inner group's part. Its
+    basis, known, or its motion and shapes, to be learned, are taken from there.
     """
     alone = replace(model, n_components=min(MORE_SHAPES * model.n_components, len(images)))
     first = make_start(images, _with_group(alone, group.outer), recipe, generator=generator).parameters
     outer = Outer(first.group_basis, first.frequencies)
     engine = engine_for(first, recipe.learning)
-    together = undo_transform(first, images, infer(first, images, engine).poses)
-    together = torch.nn.functional.normalize(together, dim=1)
-    if isinstance(group.inner, LearnedTorus):
-        found = make_start(together, _with_group(model, group.inner), recipe, generator=generator).parameters
-        basis = Basis(found.group_basis, found.frequencies)
-    else:
-        basis = group.inner.make_basis(together, n_irreps)
-    start = _start_of_group(images, model, basis, recipe, generator, outer)
-    if isinstance(group.inner, LearnedTorus) and recipe.start == "pairs" and recipe.learning.method == "em":
-        start = _settle(start, images, recipe, False, generator)
-    return start
+    _, _, codes, poses, _ = infer(first, images, engine)
+    inner = group.inner
+    if isinstance(inner, LearnedTorus):  # where one shape gives way to the next, nothing may jump
+        poses = poses - chain_shapes(first, engine)[codes.argmax(dim=1)]
+    together = torch.nn.functional.normalize(undo_transform(first, images, poses), dim=1)
+    if not isinstance(inner, LearnedTorus):
+        return _start_of_group(images, model, inner.make_basis(together, n_irreps), recipe, generator, outer)
+    found = make_start(together, _with_group(model, inner), recipe, generator=generator).parameters
+    return replace(found, noise_std=_noise_std(images, model, n_irreps, recipe), outer=outer)
 
 
 def _with_group(model: ModelSettings, group: KnownGroup | LearnedTorus) -> ModelSettings:

@@ -195,3 +195,12 @@ def test_a_fitted_lattice_moves_the_shapes_as_before(turns, make_model):
     assert_close(moved.moved[:, kept], fitted.group_basis[:, kept])
     assert_close(moved.returned, fitted.group_basis.T @ fitted.dictionary, atol=1e-6, rtol=0)
     assert fitted.frequencies.square().sum() < model.frequencies.square().sum()
+
+
+def test_the_frequencies_of_one_axis_stay(make_model):
+    """Noise in the highest planes would ask for more frequencies at each fit, and each would have fewer copies."""
+    model = make_model(7, n_pixels=80, n_irreps=40, n_components=3, torus_dim=1, multiplicity=4)
+    averages = em.Averages(model.group_basis, model.group_basis.T @ model.dictionary, torch.eye(3, dtype=F64))
+    fitted, moved = em.fit_lattice(model, averages)
+    assert fitted.frequencies.equal(model.frequencies)
+    assert moved is averages

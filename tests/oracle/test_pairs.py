@@ -11,7 +11,17 @@ from liesparse.data import embedded_digits, translations
 from liesparse.inference import infer_codes, map_poses
 from liesparse.initialization import known_translation
 from liesparse.metrics import torus_match
-from liesparse.pairs import WON, align_shapes, choose_shapes, find_neighbours, find_swaps, learn_motion, sort_images
+from liesparse.model import apply_transform
+from liesparse.pairs import (
+    WON,
+    align_shapes,
+    chain_shapes,
+    choose_shapes,
+    find_neighbours,
+    find_swaps,
+    learn_motion,
+    sort_images,
+)
 from liesparse.posterior import AdaptiveEngine
 from liesparse.recipes import load_recipe
 from liesparse.reproduce.problems import shifted_signals
@@ -114,6 +124,24 @@ def test_each_shape_overlaps_all_others_as_well_as_in_any_pose(rng):
         anywhere = torus.rotate(shape.expand(len(grid), -1, -1), torus.phases(model.frequencies, grid))
         assert (anywhere * others).sum(dim=(1, 2)).amax() <= 1.005 * (shape * others).sum()
     assert_close(align_shapes(scattered[:1], model, AdaptiveEngine(model.frequencies)), scattered[:1])
+
+
+def test_views_of_one_thing_are_brought_to_one_place(rng):
+    """Digits that turn by 10 degrees from view to view, each view elsewhere: then all views of a digit lie together."""
+    angles = torch.deg2rad(torch.arange(-20.0, 21.0, 10.0)).repeat(3)
+    matrices = torch.stack([angles.cos(), -angles.sin(), angles.sin(), angles.cos()], dim=1).view(-1, 2, 2)
+    digits = embedded_digits()[[2, 4, 7]].repeat_interleave(5, dim=0)
+    grid = torch.nn.functional.affine_grid(
+        torch.nn.functional.pad(matrices, (0, 1)), [15, 1, 28, 28], align_corners=False
+    )
+    views = torch.nn.functional.grid_sample(digits[:, None], grid, align_corners=False)[:, 0]
+    model = known_translation(views, n_irreps=128)
+    scattered = 0.2 + torch.rand(15, 2, generator=rng)
+    moved = replace(model, dictionary=apply_transform(model, model.dictionary.T, scattered).T)
+    left = torus.wrap(scattered + chain_shapes(moved, AdaptiveEngine(model.frequencies))) * 28 / (2 * torch.pi)
+    for digit in left.split(5):  # they turn about the middle, and need hardly be shifted
+        assert (digit - digit.mean(dim=0)).abs().max() < 1.0
+    assert float((scattered * 28 / 6.28).std(dim=0).min()) > 1.0
 
 
 @pytest.fixture
