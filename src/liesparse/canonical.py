@@ -65,9 +65,9 @@ def refine_generators(
 
 
 def warp_pictures(
-    coder: LieSparseCoder, rows: ImagesInOrder, codes: NDArray[Any], poses: NDArray[Any]
+    coder: LieSparseCoder, rows: ImagesInOrder, codes: NDArray[Any], poses: NDArray[Any], middles: NDArray[Any]
 ) -> list[NDArray[np.uint8]]:
-    """Move each picture by the known motion that takes it to the middle of the poses of its template.
+    """Move each picture by the known motion that takes it from its pose to another, the middle one of its template.
 
     Pictures of a folder come in their own size, others as the model sees them.
     """
@@ -78,10 +78,9 @@ def warp_pictures(
     if unknown:
         expected = "a known motion (shift, rotation, scaling, shear or stretch) along each axis"
         reject("--warp", expected, unknown[0], "Leave --warp away: the model then draws the pictures anew.")
-    ranges = coder.pose_ranges(rows.images) if coder.pose_ranges_ is None else coder.pose_ranges_
-    middles = torch.from_numpy(ranges)[alphas.argmax(dim=1), :, 0].to(places)
-    away, few = wrap(places - middles), slice(0, N_FITTED, 3)
-    shown = (reconstruct(model, alphas[few], pose).reshape(-1, *shape) for pose in (places[few], middles[few]))
+    there = torch.from_numpy(middles).to(places)
+    away, few = wrap(places - there), slice(0, N_FITTED, 3)
+    shown = (reconstruct(model, alphas[few], pose).reshape(-1, *shape) for pose in (places[few], there[few]))
     generators = refine_generators(symmetry.motion_generators(fit), away[few], *shown)
     moved, folder = [], Path(rows.name)
     matrices = symmetry.motion_matrices(generators, away).numpy()

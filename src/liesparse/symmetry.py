@@ -132,7 +132,7 @@ def largest_code(codes: Codes) -> Int[Tensor, " batch"]:
 
 
 def pose_ranges(codes: Codes, poses: Poses, *, min_images: int = MIN_IMAGES) -> Float[Tensor, "component torus 3"]:
-    """Return where the poses of each template lie: their circular mean, and the 2nd and 98th percentile about it.
+    """Return where the poses of each template lie: the middle one, and the 2nd and 98th percentile about it.
 
     A template of few images takes the median width of the others.
     """
@@ -140,8 +140,8 @@ def pose_ranges(codes: Codes, poses: Poses, *, min_images: int = MIN_IMAGES) -> 
     found = poses.new_zeros(codes.shape[1], poses.shape[1], 3)
     for template in largest[largest >= 0].unique().tolist():
         mine = poses[largest == template]
-        found[template, :, 0] = circular_mean(mine)
-        found[template, :, 1:] = centred_poses(mine).quantile(ends, dim=0).T
+        found[template, :, 0] = middle = middle_pose(mine)
+        found[template, :, 1:] = torus.wrap(mine - middle).quantile(ends, dim=0).T
     many = torch.stack([largest == template for template in range(len(found))]).sum(dim=1) >= min_images
     if bool(many.any()):
         found[~many, :, 1:] = found[many][..., 1:].median(dim=0).values
@@ -151,6 +151,15 @@ def pose_ranges(codes: Codes, poses: Poses, *, min_images: int = MIN_IMAGES) -> 
 def centred_poses(poses: Poses) -> Poses:
     """Return the poses as seen from their circular mean, in [-π, π]."""
     return torus.wrap(poses - circular_mean(poses))
+
+
+def middle_pose(poses: Poses) -> Float[Tensor, " torus"]:
+    """Return the pose that lies nearest to all others.
+
+    Unlike their mean it is one of them: poses of one motion may lie on a curve, and beside it no picture is.
+    """
+    x, y = poses.cos(), poses.sin()
+    return poses[(x @ x.sum(dim=0) + y @ y.sum(dim=0)).argmax()]
 
 
 def circular_mean(angles: Float[Tensor, "image *rest"]) -> Float[Tensor, "*rest"]:

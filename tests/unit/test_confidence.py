@@ -227,6 +227,7 @@ def test_warp_needs_a_known_motion(folder, tmp_path):
     done = run("canonicalize", tmp_path / "run", f"{folder / 'digits'}:size=14", "--out", tmp_path / "out", "--warp")
     assert done.returncode == 1
     assert "--warp: expected a known motion" in done.stdout
+    assert not (tmp_path / "out").exists()
 
 
 def test_names_of_pictures_do_not_collide():

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from liesparse import LieSparseCoder, embedded_digits, translations
+from liesparse import LieSparseCoder, embedded_digits, symmetry, torus, translations
 from liesparse.initialization import known_translation
 from liesparse.verdict import Verdict
 
@@ -30,6 +30,18 @@ def test_walks_go_where_the_data_is():
         middle, low, high = ranges[template, 0]
         assert poses[template, :, 0].tolist() == pytest.approx(np.linspace(middle + low, middle + high, 5), abs=0.02)
     assert_close(coder.traverse(images, 0, full=True), around)
+
+
+def test_the_middle_of_poses_on_a_curve_is_one_of_them():
+    """One motion may wind round both axes of the torus: the mean of each axis alone lies where no picture is."""
+    along = torch.linspace(0, 2 * math.pi, 101)[:100]
+    poses = torch.stack((along, torus.wrap(2 * along + 0.5)), dim=1)
+    found = symmetry.pose_ranges(torch.ones(100, 1), poses)
+    assert (torus.wrap(poses - found[0, :, 0]).abs().amax(dim=1) < 1e-6).any()
+    narrow = 0.3 * torch.randn(200, 2, generator=torch.Generator().manual_seed(0)) + 3.0  # across the end of the circle
+    middle, low, high = symmetry.pose_ranges(torch.ones(200, 1), torus.wrap(narrow))[0].unbind(dim=1)
+    assert (torus.wrap(middle - 3.0).abs() < 0.15).all()
+    assert_close(high - low, narrow.quantile(0.98, dim=0) - narrow.quantile(0.02, dim=0))
 
 
 def test_a_notebook_shows_templates_and_the_verdict():

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from liesparse.cli.common import DataDir, JsonOption, ProgressBar, console, count, fail, import_quickly, write_numbers
+from liesparse.cli.common import (
+    DataDir,
+    JsonOption,
+    ProgressBar,
+    check_writable,
+    console,
+    count,
+    fail,
+    import_quickly,
+    write_numbers,
+)
 from liesparse.cli.train import print_metrics, print_verdict
 
 if TYPE_CHECKING:
@@ -148,25 +158,29 @@ def canonicalize(
     ] = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Bring every image to the same pose. Writes one PNG each, all as canonical.npy with canonical.csv, and a sheet."""
+    """Bring every image to the usual pose of its template. Writes PNGs, canonical.npy and .csv, and a sheet."""
     import numpy as np
 
     from liesparse import figures, files
     from liesparse.canonical import picture_names, warp_pictures
 
     coder, rows = _open_images(run, images, data_dir)
-    for folder in (out, uncertain or out):
-        folder.mkdir(parents=True, exist_ok=True)  # or fail before the work is done
+    for folder, option in ((out, "--out"), (uncertain or out, "--uncertain")):
+        check_writable(folder, option)  # or fail before the work is done
+    ranges = coder.pose_ranges(rows.images) if coder.pose_ranges_ is None else coder.pose_ranges_
     parts, found = [], []
     for chunk in _chunks(rows):
         inference, _, _, confidence = coder.describe(chunk)
-        parts.append((*inference, *confidence))
+        middles = ranges[np.asarray(inference.codes).argmax(axis=1), :, 0]  # where pictures of its template are
+        parts.append((*inference, middles, *confidence))
         if not warp:
-            found.append(coder.canonicalize(chunk, keep_rest=keep_rest, poses=inference.poses).numpy())
-    codes, poses, *rated = (np.concatenate(column) for column in zip(*parts, strict=True))
+            away = np.asarray(inference.poses) - middles
+            found.append(coder.canonicalize(chunk, keep_rest=keep_rest, poses=away).numpy())
+    codes, poses, middles, *rated = (np.concatenate(column) for column in zip(*parts, strict=True))
     how_sure = dict(zip(confidence._fields, rated, strict=True))
     shape = coder.image_shape_
-    canonical = warp_pictures(coder, rows, codes, poses) if warp else list(np.concatenate(found).reshape(-1, *shape))
+    drawn = warp_pictures(coder, rows, codes, poses, middles) if warp else np.concatenate(found).reshape(-1, *shape)
+    canonical = list(drawn)
     doubtful, names = how_sure["uncertain"], picture_names(rows.names)
     inverted = rows.preprocessing.invert
     for name, image, doubted in zip(names, canonical, doubtful, strict=True):
