@@ -72,6 +72,8 @@ class Verdict(NamedTuple):
         if self.found:
             unused = self.torus_dim - self.n_motions
             rest = f"; {unused} {'axis is' if unused == 1 else 'axes are'} unused" if unused else ""
+            if unused and not self.given:
+                rest += f" (--torus-dim {self.n_motions} may do better)"
             if self.given:
                 return f"The pictures move as was given{rest}: {evidence}."
             return f"Found {NUMBERS.get(self.n_motions, f'{self.n_motions} motions')}{rest}: {evidence}."
