@@ -29,6 +29,7 @@ HOT_IMAGES, HOT_MEMORY = 3000, 12.0  # for each shape: seen before the pose gets
 N_COMPARED = 300  # images by which two models are compared
 FEW_IMAGES = 200  # below this, nobody looks for pairs
 MORE_SHAPES = 3  # with the outer group of two alone, which sees a shape in each pose of the inner one as another
+VIEWS = 6  # the same where the inner one is to be learned: only views that lie close together show how it moves
 AGREEMENT = 0.2  # starts agree if their shares of pairs differ by no more
 
 
@@ -161,9 +162,12 @@ def _start_of_composition(
     first = make_start(images, _with_group(alone, group.outer), recipe, generator=generator).parameters
     outer = Outer(first.group_basis, first.frequencies)
     engine = engine_for(first, recipe.learning)
-    _, _, codes, poses, _ = infer(first, images, engine)
     inner = group.inner
-    if isinstance(inner, LearnedTorus):  # where one shape gives way to the next, nothing may jump
+    if isinstance(inner, LearnedTorus):
+        many = replace(model, n_components=min(VIEWS * model.n_components, len(images)))
+        first = _start_of_group(images, many, Basis(*outer), recipe, generator)
+    _, _, codes, poses, _ = infer(first, images, engine)
+    if isinstance(inner, LearnedTorus):  # where one view gives way to the next, nothing may jump
         poses = poses - chain_shapes(first, engine)[codes.argmax(dim=1)]
     together = torch.nn.functional.normalize(undo_transform(first, images, poses), dim=1)
     if not isinstance(inner, LearnedTorus):
