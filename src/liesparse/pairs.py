@@ -18,6 +18,7 @@ from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
 from torch import Tensor
 
 from liesparse import stiefel, torus
+from liesparse.devices import to_cpu
 from liesparse.inference import overlap_poses
 from liesparse.initialization import PAPER_NOISE
 from liesparse.model import Parameters, Poses, apply_transform
@@ -243,14 +244,14 @@ def chain_shapes(parameters: Parameters, engine: PoseEngine) -> Poses:
     """
     shapes = _unit(parameters.to_planes(parameters.dictionary.T))
     n = len(shapes)
-    first, second = torch.triu_indices(n, n, offset=1, device=shapes.device)
+    first, second = torch.triu_indices(n, n, offset=1).to(shapes.device)
     poses = overlap_poses(parameters, shapes[first], shapes[second], engine)
     moved = torus.rotate(shapes[first], torus.phases(parameters.frequencies, poses))
     overlaps = (moved * shapes[second]).sum(dim=(1, 2))
-    apart = torch.zeros(n, n).index_put_((first.cpu(), second.cpu()), (1 - overlaps).clamp(min=1e-6).cpu())
-    order, parents = breadth_first_order(minimum_spanning_tree(apart.numpy()), 0, directed=False)
-    ways = poses.new_zeros(n, n, poses.shape[1])
+    apart, ways = overlaps.new_zeros(n, n), poses.new_zeros(n, n, poses.shape[1])
+    apart[first, second] = (1 - overlaps).clamp(min=1e-6)
     ways[first, second], ways[second, first] = poses, -poses
+    order, parents = breadth_first_order(minimum_spanning_tree(to_cpu(apart).numpy()), 0, directed=False)
     placed = poses.new_zeros(n, poses.shape[1])
     for shape in order[1:].tolist():
         placed[shape] = ways[shape, parents[shape]] + placed[parents[shape]]

@@ -307,7 +307,7 @@ def test_sparse_coder_explains_images(X):
 def test_partial_fit_goes_on_where_the_lattice_is_fitted(X):
     """The engine follows the frequencies; by then many images were seen."""
     coder = LieSparseCoder(
-        3, n_irreps=12, torus_dim=1, multiplicity=4, settings={"start": "data"}, random_state=0
+        3, n_irreps=12, torus_dim=2, multiplicity=4, settings={"start": "data"}, random_state=0
     ).partial_fit(X)
     before = coder.frequencies_
     coder._state = coder._state._replace(step=int(0.1 * 15_000 / 25) - 3)
