@@ -14,7 +14,7 @@ from liesparse.baselines import infer_sparse_codes
 from liesparse.baselines import log_likelihood as plain_log_likelihood
 from liesparse.model import Codes, Images, Numbers, Parameters, Poses, apply_transform, reconstruct
 from liesparse.posterior import Evidence, PoseEngine
-from liesparse.verdict import code_cost
+from liesparse.verdict import LEAST_FIT, alignments, code_cost
 
 N_MODES = 5
 ALIKE = 0.95  # cosine from which two modes show the same picture
@@ -25,7 +25,7 @@ class Confidence(NamedTuple):
     """How sure the model is of each image."""
 
     confidence: Numbers  # alignment² · mode_share · sharpness: 1 for a picture that is all explained, by one pose only
-    alignment: Numbers  # cosine between the picture and what the model makes of it, in any pose
+    alignment: Numbers  # cosine between the picture, its noise apart, and what the model makes of it
     mode_share: Numbers  # of the posterior of the pose: its best mode, and those that show the same picture
     gain: Numbers  # nats by which moved shapes explain it better than the same shapes held still
     sharpness: Numbers  # of the coordinate that is known best, the length of E[exp(is)]: 0 where any pose will do
@@ -55,14 +55,19 @@ def rate_confidence(
     middles: Float[Tensor, "component torus"],
     widths: Poses,
     engine: PoseEngine,
+    *,
+    noise: float = 0.0,
+    least_fit: float = LEAST_FIT,
 ) -> Confidence:
     """Say how sure the model is of unit-norm images, from what it inferred.
 
-    ``middles`` has a pose for each template, in which it is held still to see what the motion gains. ``widths`` are
-    those of the posterior of each coordinate; one that is not used may be as wide as the circle, not all of them.
+    ``noise`` is the share of a picture that is noise, and ``least_fit`` the share of the rest that the model usually
+    explains: less, and the picture is a stranger. ``middles`` has a pose for each template, in which it is held still
+    to see what the motion gains. ``widths`` are those of the posterior of each coordinate; one that is not used may be
+    as wide as the circle, not all of them.
     """
     found = reconstruct(parameters, codes, poses)
-    alignment = (images * found).sum(dim=1) / found.norm(dim=1).clamp(min=1e-12)
+    alignment = alignments(images, found, noise).clamp(max=1)
     modes, shares = (part.to(images) for part in mode_shares(parameters, images, codes, engine))
     others = [torch.cosine_similarity(reconstruct(parameters, codes, mode), found) for mode in modes.unbind(dim=1)]
     share = (shares * (torch.stack(others, dim=1) > ALIKE)).sum(dim=1).clamp(max=1)  # an axis may change nothing
@@ -72,5 +77,7 @@ def rate_confidence(
     gain = log_likelihoods - unmoved - code_cost(codes, parameters.sparsity)
     gain = gain + code_cost(still_codes, parameters.sparsity)
     sharpness = torch.exp(-0.5 * widths.to(images).amin(dim=1).square())
-    confidence = alignment.clamp(min=0).square() * share * sharpness
-    return Confidence(confidence, alignment, share, gain, sharpness, confidence < LEAST_CONFIDENCE)
+    fit = alignment.square()
+    confidence = fit * share * sharpness
+    uncertain = (confidence < LEAST_CONFIDENCE) | (fit < least_fit)
+    return Confidence(confidence, alignment, share, gain, sharpness, uncertain)

@@ -26,6 +26,9 @@ from liesparse.symmetry import centred_poses
 LEAST_EXPLAINED = 0.85  # of the pictures, noise apart
 LEFT = 3.0  # what may be left, over what plain sparse coding leaves by its many codes, noise apart in both
 MOST_NOISE = 0.99
+LEAST_FIT = 0.5  # share of a picture that must be explained, noise apart, to be one of the model's kind
+FIT_SLACK, FIT_DEVIATIONS = 0.1, 6.0  # where most are explained better: so far below the median, the larger of the two
+MANY_STRANGE = 0.05  # of the pictures, from which on the verdict speaks of them
 LEAST_EFFECT = 0.02  # share of a picture that must change along a motion
 N_GAPS, LEAST_FILLED, LEAST_SEEN = 3, 0.4, 12  # gaps between poses, what must lie outside them, and of how many images
 IMAGES_PER_TEMPLATE, MOST_IMAGES = 40, 2000  # whose poses say so
@@ -60,6 +63,11 @@ class Verdict(NamedTuple):
     n_agreed: int = 1  # starts that found the same share
     given: bool = False  # the motion was known, and only shapes were learned
     ground: float = 0.0  # share of a picture that is an even ground
+    noise: float = 0.0  # share of the energy of the pictures that is white noise
+    least_fit: float = (
+        LEAST_FIT  # share of a picture that the model explains, noise apart, below which it is a stranger
+    )
+    strange: float = 0.0  # share of the pictures that are
 
     def __str__(self) -> str:
         """Return the verdict in one or two sentences."""
@@ -69,6 +77,10 @@ class Verdict(NamedTuple):
         )
         if self.n_starts > 1:
             evidence += f"; {self.n_agreed} of {self.n_starts} starts agree"
+        if self.found and self.strange >= MANY_STRANGE:
+            evidence += (
+                f"; {self.strange:.0%} of the pictures are like no template (more --components if they should be)"
+            )
         if self.found:
             unused = self.torus_dim - self.n_motions
             rest = f"; {unused} {'axis is' if unused == 1 else 'axes are'} unused" if unused else ""
@@ -133,8 +145,43 @@ def judge(
     n_motions = sum(effect >= LEAST_EFFECT for effect in effects)
     good = explained >= LEAST_EXPLAINED and n_motions > 0 and better and left < LEFT * plain_left
     ours, theirs = (float(snr(images, one).mean()) for one in (found, plainly))
-    starts, ground = (pair_share, n_starts, n_agreed), ground_share(images)
-    return Verdict(good, n_motions, parameters.torus_dim, explained, effects, ours, theirs, *starts, given, ground)
+    fit = alignments(images, found, noise).square()
+    least = usual_fit(fit)
+    return Verdict(
+        good,
+        n_motions,
+        parameters.torus_dim,
+        explained,
+        effects,
+        snr=ours,
+        plain_snr=theirs,
+        pair_share=pair_share,
+        n_starts=n_starts,
+        n_agreed=n_agreed,
+        given=given,
+        ground=ground_share(images),
+        noise=noise,
+        least_fit=least,
+        strange=float((fit < least).float().mean()),
+    )
+
+
+def alignments(
+    images: Float[Tensor, "image pixel"], found: Float[Tensor, "image pixel"], noise: float
+) -> Float[Tensor, " image"]:
+    """Return the cosine between each unit-norm image without its noise and what the model makes of it.
+
+    The noise is that of most images; where one has less, the cosine may come out above 1.
+    """
+    cosine = (images * found).sum(dim=1) / found.norm(dim=1).clamp(min=1e-12)
+    return cosine.clamp(min=0) / math.sqrt(1 - noise)
+
+
+def usual_fit(fit: Float[Tensor, " image"]) -> float:
+    """Return the least share of a picture that is usually explained: those below are strangers to the model."""
+    middle = fit.median()
+    deviation = 1.4826 * (fit - middle).abs().median()
+    return max(LEAST_FIT, float(middle - torch.clamp(FIT_DEVIATIONS * deviation, min=FIT_SLACK)))
 
 
 def ground_share(images: Float[Tensor, "image pixel"]) -> float:
@@ -220,6 +267,7 @@ def read_verdict(saved: object, path: object) -> Verdict | None:
     numbers = saved if isinstance(saved, dict) and needed <= set(saved) <= set(Verdict._fields) else {}
     effects, others = numbers.get("effects"), [value for name, value in numbers.items() if name != "effects"]
     plain = all(isinstance(value, int | float | None) for value in others)
+    plain = plain and 0 <= (numbers.get("noise") or 0) <= MOST_NOISE
     if not numbers or not plain or not isinstance(effects, list) or not all(isinstance(e, float) for e in effects):
         reject("path", "a saved verdict", str(path), "Use another copy.")
     return Verdict(**numbers | {"effects": tuple(effects)})

@@ -12,7 +12,18 @@ from liesparse.model import reconstruct
 from liesparse.posterior import AdaptiveEngine
 from liesparse.recipes import load_recipe
 from liesparse.settings import ModelSettings
-from liesparse.verdict import Verdict, ground_share, judge, motion_effects, noise_share, read_verdict, share_filled
+from liesparse.verdict import (
+    LEAST_FIT,
+    Verdict,
+    alignments,
+    ground_share,
+    judge,
+    motion_effects,
+    noise_share,
+    read_verdict,
+    share_filled,
+    usual_fit,
+)
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +137,24 @@ def test_noise_is_told_from_what_the_planes_leave(model):
     assert noise_share(model, images_of(6)) < 0.1
 
 
+def test_what_is_usual_is_told_by_most_pictures():
+    """Half of a picture where that is usual, nearly all of it where most are explained so well."""
+    fits = torch.cat((torch.linspace(0.95, 0.99, 95), torch.full((5,), 0.7)))
+    assert usual_fit(fits) == pytest.approx(0.868, abs=0.005)
+    assert usual_fit(torch.linspace(0.3, 1.0, 50)) == LEAST_FIT
+    found = Verdict(True, 2, 2, 0.97, (0.5, 0.4), 30.0, 4.0)
+    assert "like no template" not in str(found)
+    assert "7% of the pictures are like no template" in str(found._replace(strange=0.07))
+
+
+def test_alignment_is_that_of_the_picture_without_its_noise():
+    clean = torch.nn.functional.normalize(torch.rand(3, 400, generator=torch.Generator().manual_seed(0)), dim=1)
+    noise = torch.linalg.qr(torch.cat((clean, torch.randn(3, 400))).T).Q.T[3:]  # at right angles to all of them
+    seen = math.sqrt(0.2) * clean + math.sqrt(0.8) * noise
+    torch.testing.assert_close(alignments(seen, 0.3 * clean, 0.8), torch.ones(3))
+    torch.testing.assert_close(alignments(seen, 0.3 * clean, 0.0), torch.full((3,), math.sqrt(0.2)))
+
+
 def test_a_verdict_is_saved_with_the_model(model, tmp_path):
     verdict = Verdict(True, 2, 2, 0.97, (0.5, 0.4), 30.0, 4.0, 0.1, 2, 2)
     coder = LieSparseCoder.from_model(model, (28, 28), verdict=verdict)
@@ -133,7 +162,8 @@ def test_a_verdict_is_saved_with_the_model(model, tmp_path):
     assert LieSparseCoder.load(tmp_path / "model.safetensors").verdict_ == verdict
     assert "2 of 2 starts agree" in str(verdict)
     assert read_verdict(None, "x") is None
-    for wrong in ("found", {}, verdict._asdict() | {"effects": "many"}, verdict._asdict() | {"snr": "high"}):
+    values = verdict._asdict()
+    for wrong in ("found", {}, *(values | {key: bad} for key, bad in (("effects", "a"), ("snr", "b"), ("noise", 1.0)))):
         with pytest.raises(ValueError, match="a saved verdict"):
             read_verdict(wrong, "x")
     assert math.isclose(sum(verdict.effects), 0.9)

@@ -99,6 +99,29 @@ def test_without_a_motion_no_pose_is_trusted(coder, data):
     assert not found.confidence(data.images[:5]).uncertain.any()
 
 
+def test_noise_is_no_doubt_where_all_pictures_have_it(coder, data):
+    """As strong as the picture: half of each is left, and the pose is known all the same."""
+    noise = torch.randn(data.images.shape, generator=torch.Generator().manual_seed(1)) / 14
+    noisy = torch.nn.functional.normalize(data.images + noise, dim=1)
+    verdict = Verdict(True, 2, 2, 0.9, (0.5, 0.5), 1.9, 1.7, noise=0.5, least_fit=0.6)
+    known = LieSparseCoder.from_model(coder.model_, (14, 14), verdict=verdict)
+    assert float(coder.confidence(noisy).uncertain.float().mean()) > 0.3
+    assert float(known.confidence(noisy).uncertain.float().mean()) < 0.1
+    assert known.confidence(noise).uncertain.all()  # nothing but noise
+
+
+def test_strangers_are_told_by_what_is_usual(coder, data):
+    """Half letter, half something else: more than half is explained, and far less than of any other picture."""
+    bar = torch.zeros(14, 14)
+    bar[1:13, 6] = 1.0
+    odd = torch.nn.functional.normalize(data.images + 0.6 * bar.flatten() / bar.norm(), dim=1)
+    verdict = Verdict(True, 2, 2, 0.97, (0.5, 0.5), 30.0, 4.0, least_fit=0.87)
+    strict = LieSparseCoder.from_model(coder.model_, (14, 14), verdict=verdict)
+    assert not strict.confidence(data.images).uncertain.any()
+    assert float(strict.confidence(odd).uncertain.float().mean()) > 0.9
+    assert float(coder.confidence(odd).uncertain.float().mean()) < 0.5
+
+
 def test_a_sheet_shows_pictures_from_first_to_last():
     chosen = spread(100, 40)
     assert (chosen[0], len(chosen) <= 40, chosen[-1] >= 90) == (0, True, True)

@@ -182,10 +182,10 @@ class PosedCoder(Coder):
         scores, posterior = self._log_likelihood(images, codes), pose_posterior(model, images.rows, codes)
         known = getattr(self, "pose_ranges_", None)
         middles = torch.zeros(model.n_components, model.torus_dim) if known is None else self._tensor(known)[..., 0]
-        known = (middles.to(poses), posterior.width)
-        rated = rate_confidence(model, images.rows, codes, poses, scores, *known, engine_of(model))
+        verdict, known = getattr(self, "verdict_", None), (middles.to(poses), posterior.width)
+        usual = {} if verdict is None else {"noise": verdict.noise, "least_fit": verdict.least_fit}
+        rated = rate_confidence(model, images.rows, codes, poses, scores, *known, engine_of(model), **usual)
         blank = images.norms[:, 0] == 0  # of which nothing is known
-        verdict = getattr(self, "verdict_", None)
         doubted = rated.uncertain | blank | (verdict is not None and not verdict.found)  # no motion: no pose to trust
         rated = rated._replace(confidence=rated.confidence * ~blank, uncertain=doubted)
         found, confidence = map(images.restore, (codes, poses)), Confidence(*map(images.restore, rated))
