@@ -326,7 +326,7 @@ def name_motion(shares: dict[str, float]) -> str:
     """Say in a few words which known motion an axis is: the simplest that explains nearly all that can be."""
     name = max(FIELDS, key=lambda field: shares[field])
     if shares["all linear motions"] < CLEAR:
-        return f"no known field (best: {name}, {100 * shares[name]:.0f} %)"
+        return f"no motion that has a name (nearest: {name}, {100 * shares[name]:.0f} %)"
     for group in GROUPS:
         if shares[name] < NEARLY * shares[group]:
             name = group

@@ -167,7 +167,7 @@ def test_a_rotation_group_is_named():
 def test_a_random_group_has_no_name(make_model, rng):
     model = make_model(n_pixels=144, n_irreps=20)
     fit = symmetry.fit_fields(model, torch.randn(30, 144, generator=rng, dtype=F64), (12, 12))
-    assert all(axis.name.startswith("no known field (best: ") for axis in fit.axes)
+    assert all(axis.name.startswith("no motion that has a name (nearest: ") for axis in fit.axes)
 
 
 def test_one_row_of_pixels_knows_no_vertical_motion(make_model, rng):
@@ -214,7 +214,10 @@ def shares(**given: float) -> dict[str, float]:
         (shares(rotation=0.81, all_linear_motions=0.85), "mostly rotation (81 %)"),
         (shares(rotation=0.93, all_linear_motions=0.95), "rotation (93 %)"),
         (shares(x_shift=0.5, y_shift=0.45, translation=0.95, all_linear_motions=0.95), "translation (95 %)"),
-        (shares(vertical_shear=0.23, all_linear_motions=0.3), "no known field (best: vertical shear, 23 %)"),
+        (
+            shares(vertical_shear=0.23, all_linear_motions=0.3),
+            "no motion that has a name (nearest: vertical shear, 23 %)",
+        ),
         (shares(x_shift=0.3, rotation=0.3, all_linear_motions=0.6), "mostly all linear motions (60 %)"),
     ],
 )

@@ -116,7 +116,7 @@ def test_the_comparison_is_by_codes_of_one_kind(coder):
     assert metrics["large_baseline_evidence"] == metrics["sparse_coding_evidence"]
     said = printed(metrics)
     assert "with as many free numbers, 3 templates" in said
-    assert f"by the paper's 20 steps the SNR is {metrics['lsc_snr']:.2f}" in said
+    assert f"the SNR of the table would be {metrics['lsc_snr']:.2f}" in said
 
 
 def test_a_recipe_in_a_file_is_kept_in_the_model(tmp_path):

@@ -239,13 +239,13 @@ def traverse(
 
 
 def _extent(coder: LieSparseCoder, axis: int, values: Any) -> str:
-    """Say how far a walk goes, and how much of the circle that is."""
+    """Say how far a walk goes, and how much of its axis that is."""
     if values is not None or coder.pose_ranges_ is None:
         return f"from {values[0]:+.2f} to {values[-1]:+.2f} radians"
     import numpy as np
 
     width = float(np.median(np.diff(coder.pose_ranges_[:, axis, 1:])))
-    return f"where the data is: {width:.2g} radians, {width / (2 * math.pi):.1%} of the circle"
+    return f"where the data is: {width:.2g} radians, {width / (2 * math.pi):.1%} of the whole axis"
 
 
 def report(run: RunArgument, data: OtherData = None, data_dir: DataDir = None) -> None:

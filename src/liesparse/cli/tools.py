@@ -53,7 +53,7 @@ def preview(
     """Draw random images of DATA as the model would see them."""
     import torch
 
-    from liesparse import figures, files
+    from liesparse import figures, files, verdict
     from liesparse.data import load_data
 
     loaded = load_data(data, data_dir=data_dir)
@@ -62,6 +62,8 @@ def preview(
     title = f"{loaded.summary()}; {PREVIEW[figures.look_of(images)]}"
     files.write_atomically(out, figures.to_png(figures.sheet_figure(images, 20, title)))
     console.print(f"{loaded.summary()}. Look at {out}.")
+    if verdict.ground_share(loaded.train) > verdict.MUCH_GROUND:
+        console.print(verdict.GROUND, style="yellow")
 
 
 def suggest(
@@ -99,6 +101,12 @@ def suggest(
     common.write_numbers(found._asdict() | {"trials": [trial._asdict() for trial in found.trials]}, json)
     chosen = f"--torus-dim {found.torus_dim} --components {found.n_components}"
     console.print(f"Fits best: {chosen}. Next: liesparse train {data} {chosen} --out RUN")
+    best = max(found.trials, key=lambda trial: trial.evidence)
+    if best.n_components != found.n_components:
+        console.print(
+            f"{count(best.n_components, 'template')} had a little more evidence than what the pairs speak for: "
+            f"try --components {best.n_components} if templates show two shapes at once."
+        )
 
 
 def doctor(

@@ -20,7 +20,7 @@ _CHUNK_PIXELS = 2**20  # read at a time
 _GREY = (0.299, 0.587, 0.114)  # ITU-R BT.601, as Pillow has it
 FITS = {
     "crop": "cropped to keep the aspect (fit=pad keeps all of it)",
-    "pad": "padded to keep the aspect",
+    "pad": "padded by the colour of their edge to keep the aspect",
     "stretch": "stretched",
 }
 _SHARE, _MOST = 0.1, 10_000  # held out for the test, unless asked otherwise
@@ -49,13 +49,9 @@ class Preprocessing(NamedTuple):
 
     def apply(self, images: Float[Tensor, "image height width *colour"]) -> Float[Tensor, "image _ _ *colour"]:
         """Crop, resize (bilinear, antialiased) and invert; inverting takes each image from its own maximum."""
+        tall, wide = self.frame(*images.shape[1:3])
+        images = reframe(images, tall, wide)
         planes = images[:, None] if images.ndim == 3 else images.movedim(3, 1)
-        height, width = planes.shape[2:]
-        tall, wide = self.frame(height, width)
-        if (tall, wide) != (height, width):
-            top, left = (tall - height) // 2, (wide - width) // 2  # negative where the image is cropped
-            around = (left, wide - width - left, top, tall - height - top)
-            planes = torch.nn.functional.pad(planes, around, mode="replicate")
         if self.size is not None and self.size != (tall, wide):
             planes = torch.nn.functional.interpolate(planes, self.size, mode="bilinear", antialias=True)
         images = planes[:, 0] if images.ndim == 3 else planes.movedim(1, 3)
@@ -86,6 +82,19 @@ class Preprocessing(NamedTuple):
     def done(self) -> Preprocessing:
         """Return what is left to do once all of this was done."""
         return Preprocessing(colour=self.colour)
+
+
+def reframe(images: Tensor, tall: int, wide: int) -> Tensor:
+    """Cut images (image, height, width, …) about their middle, or add to them the median colour of their edge."""
+    height, width = images.shape[1:3]
+    if (tall, wide) == (height, width):
+        return images
+    edge = torch.cat((images[:, 0], images[:, -1], images[:, :, 0], images[:, :, -1]), dim=1).median(dim=1).values
+    found = edge[:, None, None].repeat(1, tall, wide, *[1] * (images.ndim - 3))
+    top, left = (tall - height) // 2, (wide - width) // 2  # negative where the image is cut
+    seen = images[:, max(0, -top) : max(0, -top) + tall, max(0, -left) : max(0, -left) + wide]
+    found[:, max(0, top) : max(0, top) + seen.shape[1], max(0, left) : max(0, left) + seen.shape[2]] = seen
+    return found
 
 
 class ImageArray(NamedTuple):

@@ -5,17 +5,17 @@ from __future__ import annotations
 import io
 import warnings
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePath, PurePosixPath
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from liesparse._checks import refusing, reject
-from liesparse.data.images import ImageArray, Preprocessing
+from liesparse._checks import listed, refusing, reject
+from liesparse.data.images import ImageArray, Preprocessing, reframe
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm", ".pbm")
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")  # none that runs another program
@@ -136,7 +136,10 @@ def move_picture(
 def read_picture(path: Path) -> NDArray[Any]:
     """Read one picture as it is: in its own size, and neither inverted nor greyed."""
     small = Preprocessing((1, 1), colour=True)  # what a model could hold is no concern here
-    pixels, coloured = _decode(path.read_bytes(), str(path), small)
+    picture = _open(path.read_bytes(), str(path))
+    if picture is None:
+        _reject_large([str(path)])
+    pixels, coloured = _decode(picture, str(path), small)
     return pixels if coloured else pixels[..., 0]
 
 
@@ -144,9 +147,14 @@ def decode_all(pictures: Iterable[tuple[str, bytes]], preprocessing: Preprocessi
     """Decode, grey if need be, and preprocess pictures that come with their names; all must end up equally large."""
     found: list[NDArray[Any]] = []
     sizes: set[tuple[int, int]] = set()
-    n_coloured = 0
+    n_coloured, too_large = 0, []
     for name, content in pictures:
-        pixels, coloured = _decode(content, name, preprocessing)
+        picture = _open(content, name)
+        if picture is None:
+            too_large.append(name)
+        if picture is None or too_large:  # look for others that are, so that all can be named
+            continue
+        pixels, coloured = _decode(picture, name, preprocessing)
         n_coloured += coloured
         height, width = pixels.shape[:2]
         sizes.add((height, width))
@@ -159,6 +167,8 @@ def decode_all(pictures: Iterable[tuple[str, bytes]], preprocessing: Preprocessi
             # Back to bytes, a quarter of the memory, and what a picture of this size would hold.
             pixels = fitted.round().astype(np.uint8) if pixels.dtype == np.uint8 else fitted
         found.append(pixels)
+    if too_large:
+        _reject_large(too_large)
     if not found:
         fix = f"Pass pictures ({' '.join(SUFFIXES)}); for the idx files of MNIST pass mnist and their folder."
         reject("data", "at least 2 pictures", f"none in {where}", fix)
@@ -166,20 +176,28 @@ def decode_all(pictures: Iterable[tuple[str, bytes]], preprocessing: Preprocessi
     return ImageArray(found, None, preprocessing.done(), greyed + preprocessing.notes(sizes))
 
 
-def _decode(content: bytes, name: str, preprocessing: Preprocessing) -> tuple[NDArray[Any], bool]:
-    """Return the pixels, (height, width) or (height, width, 3), and whether the picture had colours."""
+def _open(content: bytes, name: str) -> Any:
+    """Open a picture without decompressing it; None if it has too many pixels."""
     from PIL import Image, UnidentifiedImageError  # only who reads pictures waits for it
 
-    picture: Any = None
     with _readable(name):
         try:
             picture = Image.open(io.BytesIO(content), formats=_FORMATS)
         except UnidentifiedImageError:
             raise ValueError("no picture of a known format") from None
         except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-            pass
-    if picture is None or picture.width * picture.height > MAX_SOURCE_PIXELS:
-        reject("data", f"pictures of at most {MAX_SOURCE_PIXELS:,} pixels", f"more in {name}", "Shrink or remove it.")
+            return None
+    return picture if picture.width * picture.height <= MAX_SOURCE_PIXELS else None
+
+
+def _reject_large(names: Sequence[str]) -> Never:
+    """Refuse pictures with too many pixels, all at once."""
+    got = f"more in {listed(names)}"
+    reject("data", f"pictures of at most {MAX_SOURCE_PIXELS:,} pixels", got, "Shrink or remove them.")
+
+
+def _decode(picture: Any, name: str, preprocessing: Preprocessing) -> tuple[NDArray[Any], bool]:
+    """Return the pixels, (height, width) or (height, width, 3), and whether the picture had colours."""
     with picture:
         preprocessing.shape(picture.height, picture.width, name)  # before anything is decompressed
         with _readable(name):
@@ -218,15 +236,8 @@ def _to_pixels(picture: Any, colour: bool) -> tuple[NDArray[Any], bool]:
 
 def _fit(pixels: NDArray[Any], preprocessing: Preprocessing) -> NDArray[np.float32]:
     """Crop, resize and invert; the width first, some rows at a time: the same sums, without all of it as floats."""
-    height, width = pixels.shape[:2]
-    around = []
-    for there, wanted in zip((height, width), preprocessing.frame(height, width), strict=True):
-        before = (wanted - there) // 2  # negative where the picture is cropped
-        around.append((before, wanted - there - before))
-    (top, bottom), (left, right) = around
-    pixels = pixels[max(0, -top) : height + min(0, bottom), max(0, -left) : width + min(0, right)]
-    more = [(max(0, before), max(0, after)) for before, after in around] + [(0, 0)] * (pixels.ndim - 2)
-    pixels = np.pad(pixels, more, mode="edge")
+    frame = preprocessing.frame(*pixels.shape[:2])
+    pixels = reframe(torch.from_numpy(pixels)[None], *frame)[0].numpy()
     height, width = pixels.shape[:2]
     narrow = (preprocessing.size or (height, width))[1]
     parts = []
