@@ -115,14 +115,12 @@ def advance(
     end_of_epoch: bool = False,
     group: Group = ALONE,
 ) -> tuple[State, Float[Tensor, "batch component"]]:
-    """Learn from one batch [Chau20, Algorithm 1, lines 4-14].
-
-    Without ``n_steps`` the schedule is that of a run of usual length.
-    """
+    """Learn from one batch [Chau20, Algorithm 1, lines 4-14]; without ``n_steps`` as in a run of usual length."""
     batch = aligned(batch)
     parameters, adam, averages = state.parameters, state.adam, state.averages
     length = settings.length(parameters.n_components, n_steps)
-    done, then = min(1.0, state.step / length), min(1.0, (state.step + 1) / length)
+    step = state.step + 1
+    done, then = min(1.0, state.step / length), min(1.0, step / length)
     # Who has no part of a batch looks at a shape instead, which then counts for nothing.
     images = batch if len(batch) else parameters.dictionary[:, :1].T
     codes = infer_codes(  # lines 4-9
@@ -135,14 +133,12 @@ def advance(
         gradient=settings.gradient,
     )
     expectation = expect_pose(parameters, images, codes, engine)  # line 10
-    step = state.step + 1
     own: Gradients | em.Averages
     if settings.method == "gradient":  # lines 11-14
         own = parameter_gradients(parameters, codes, expectation, settings.gradient)
     else:
-        n_shapes, seen = parameters.n_components, step * settings.batch_size
-        first = n_shapes * settings.first_memory
-        remembered = min(n_shapes * settings.memory(done), max(first, seen))  # no more than there was
+        seen, first = step * settings.batch_size, parameters.n_components * settings.first_memory
+        remembered = min(parameters.n_components * settings.memory(done), max(first, seen))  # no more than there was
         share = min(1.0, settings.batch_size / remembered) if state.step else 1.0
         own = em.average(averages, codes, expectation, share)
     *every, code_mean = group.mean([*own, codes.sum(dim=1).mean()], len(batch))
@@ -154,18 +150,13 @@ def advance(
         due = step % every_so_many == 0 and seen >= first
         if due or step == n_steps:
             parameters = em.maximize(parameters, averages, learn_group=settings.learn_group)
-    checksum, batch_mean = read_numbers(
-        torch.stack((parameters.group_basis.sum() + parameters.dictionary.sum(), code_mean))
-    )
+    sums = parameters.group_basis.sum() + parameters.dictionary.sum(), code_mean
+    checksum, batch_mean = read_numbers(torch.stack(sums))
     code_sum = state.code_sum + batch_mean
     _check_health(checksum + code_sum, code_sum, end_of_epoch, state)
     codes = codes[: len(batch)]
-    if settings.reseed_overlap < 1 and _reached(RESEEDS, done, then):
-        use = averages.gram.diagonal() if settings.method == "em" else None
-        parameters, wasted = reseed(
-            parameters, group.gather(batch), group.gather(codes), engine, settings.reseed_overlap, use
-        )
-        averages = averages.without(wasted)
+    if _reached(RESEEDS, done, then):
+        parameters, averages = _start_anew(parameters, averages, batch, codes, engine, settings, group)
     fits = settings.lattice == "fitted" and settings.method == "em" and settings.learn_group
     if fits and _reached(LATTICE_FITS, done, then):
         parameters, averages = em.fit_lattice(parameters, averages)
@@ -175,6 +166,24 @@ def advance(
     if end_of_epoch:
         state = state._replace(place=0, epoch=state.epoch + 1, code_sum=0.0, last_good=parameters)
     return state.map(aligned), codes
+
+
+def _start_anew(
+    parameters: Parameters,
+    averages: em.Averages,
+    batch: Float[Tensor, "batch pixel"],
+    codes: Float[Tensor, "batch component"],
+    engine: PoseEngine,
+    settings: Settings,
+    group: Group,
+) -> tuple[Parameters, em.Averages]:
+    """Put images of the batch in the place of wasted shapes, of which the averages then know nothing."""
+    if settings.reseed_overlap >= 1:
+        return parameters, averages
+    use = averages.gram.diagonal() if settings.method == "em" else None
+    everyone = group.gather(batch), group.gather(codes)
+    parameters, wasted = reseed(parameters, *everyone, engine, settings.reseed_overlap, use)
+    return parameters, averages.without(wasted)
 
 
 def _reached(times: tuple[float, ...], done: float, then: float) -> bool:

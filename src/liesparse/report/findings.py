@@ -14,7 +14,7 @@ from torch import Tensor
 from liesparse import symmetry
 from liesparse._checks import check_matrix, reject
 from liesparse.devices import to_cpu
-from liesparse.estimators import LieSparseCoder, SparseCoder
+from liesparse.estimators import Inference, LieSparseCoder, SparseCoder
 from liesparse.figures import look_of, to_contrast
 from liesparse.metrics import snr, templates_alive
 from liesparse.model import apply_transform, reconstruct, undo_transform
@@ -98,13 +98,18 @@ class Findings:
         self.use: list[float] = use.tolist()  # share of each template in the sum of all codes
         self.order: list[int] = use.argsort(descending=True, stable=True).tolist()  # templates, most used first
         self.factors: tuple[symmetry.FactorFit, ...] = ()
-        self.truth = self.prediction = None  # of the factors of each image, if they are known
+        self.truth: Tensor | None = None  # the factors of each image, if they are known
+        self.prediction: Tensor | None = None
         if factors is not None and factor_names:
-            factors = to_cpu(factors[seen.to(factors.device)][:MOST_IMAGES])
-            self.factors = symmetry.fit_factors(*inferred, factors, factor_names)
-            self.truth = symmetry.count_factors(factors, factor_names)
-            self.prediction = symmetry.predict_factors(*inferred, self.truth)
+            self._compare_factors(inferred, to_cpu(factors[seen.to(factors.device)][:MOST_IMAGES]), factor_names)
         self.group = symmetry.fit_fields(model, self.reconstructions[:MOST_FITTED], self.shape)
+
+    def _compare_factors(
+        self, inferred: Inference, factors: Float[Tensor, "image factor"], names: tuple[str, ...]
+    ) -> None:
+        self.factors = symmetry.fit_factors(*inferred, factors, names)
+        self.truth = truth = symmetry.count_factors(factors, names)
+        self.prediction = symmetry.predict_factors(*inferred, truth)
 
     def pixels(self, rows: Float[Tensor, "*image pixel"]) -> NDArray[np.floating]:
         """Return rows as arrays of shape (…, height, width[, 3]), fit to be looked at."""
