@@ -162,6 +162,9 @@ def _learn(coder: LieSparseCoder, loaded: LoadedData, group: Group) -> None:
         except training.Interrupted as stopped:
             message = str(stopped).replace(training.GO_ON, "The same command with --resume goes on from there.")
             raise KeyboardInterrupt(message) from None
+        except KeyboardInterrupt:
+            kept = "The same command with --resume goes on." if began else "Nothing was learned yet: start again."
+            raise KeyboardInterrupt(f"Stopped. {kept}") from None
     coder.set_params(callbacks=None, checkpoint_dir=None)
 
 
