@@ -110,6 +110,18 @@ def test_ctrl_c_and_resume_give_the_same_model(trained, tmp_path):
     assert (out / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
 
 
+def test_ctrl_c_before_the_first_step_says_that_nothing_is_lost(tmp_path):
+    arguments = [*COMMAND, "train", "translation:n=2000,n_test=10", "--out", str(tmp_path / "run")]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        for line in process.stdout:
+            if "first the motion" in line:
+                break
+        process.send_signal(signal.SIGINT)
+        assert "Nothing was learned yet: start again." in process.stdout.read()
+        assert process.wait(timeout=60) == 130
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+
+
 def test_evaluate_on_images_of_another_size_gives_advice_that_works(trained):
     done = run("evaluate", trained[0], "--data", "mnist-mini")
     assert done.returncode == 1
