@@ -117,8 +117,9 @@ def test_ctrl_c_before_the_first_step_says_that_nothing_is_lost(tmp_path):
             if "first the motion" in line:
                 break
         process.send_signal(signal.SIGINT)
-        assert "Nothing was learned yet: start again." in process.stdout.read()
-        assert process.wait(timeout=60) == 130
+        rest = process.stdout.read()
+        assert process.wait(timeout=60) == 130, rest
+    assert "Nothing was learned yet: start again." in rest
     assert not (tmp_path / "run" / "model.safetensors").exists()
 
 

@@ -133,9 +133,6 @@ def _learn(coder: LieSparseCoder, loaded: LoadedData, group: Group) -> None:
     columns = ("epoch", "SNR", "active", "alive", "objective", "width", "multimodal", "images/s", "left")
     console.print("{:>7} {:>8} {:>7} {:>6} {:>10} {:>7} {:>11} {:>9} {:>7}".format(*columns))
     with common.ProgressBar("learning") as bar:
-        if recipe.start == "pairs" and coder.group == "learned":
-            bar.show(common.FIRST_THE_MOTION, line=True)
-
         began, first, done = 0.0, 0, 0
 
         def watch(progress: Progress) -> None:
@@ -158,6 +155,8 @@ def _learn(coder: LieSparseCoder, loaded: LoadedData, group: Group) -> None:
 
         images = loaded.stream or loaded.train.reshape(-1, *loaded.image_shape)
         try:
+            if recipe.start == "pairs" and coder.group == "learned":
+                bar.show(common.FIRST_THE_MOTION, line=True)
             coder.set_params(callbacks=[watch]).fit(images, group=group)
         except training.Interrupted as stopped:
             message = str(stopped).replace(training.GO_ON, "The same command with --resume goes on from there.")
