@@ -12,7 +12,6 @@ the shell it is ``liesparse train DATA --group translation@learned --torus-dim 2
 """
 
 import matplotlib.pyplot as plt
-import numpy as np
 import torch
 
 from liesparse import LieSparseCoder, embedded_digits, snr
@@ -21,7 +20,7 @@ from liesparse.figures import draw_sheet, to_unit_peak
 from liesparse.groups import LearnedTorus, Translations
 from liesparse.symmetry import fit_factors
 
-N_IMAGES, N_EPOCHS, N_TEST = 4000, 8, 500
+N_IMAGES, N_EPOCHS, N_TEST = 4000, 2, 500
 SIZE = 14
 
 # %%
@@ -67,11 +66,11 @@ coder = learn(group=Translations(SIZE, SIZE) @ LearnedTorus(2))
 # %%
 # Look at what was discovered
 # ---------------------------
-# Walks along the two learned axes, which come after the two of the shift.
+# Walks along the two learned axes, which come after the two of the shift, as far as the poses of each template go.
 
 figure, axes = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained")
 for place, axis in enumerate((2, 3)):
-    frames = coder.traverse(test[[2, 4, 7]], axis, np.linspace(-0.8, 0.8, 9)).numpy()
+    frames = coder.traverse(test[[2, 4, 7]], axis, steps=9).numpy()
     title = f"A walk along learned axis {place + 1}"
     draw_sheet(axes[place], to_unit_peak(frames.reshape(-1, SIZE, SIZE)), 9, title)
 plt.show()

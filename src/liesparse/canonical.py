@@ -20,7 +20,6 @@ from liesparse.data.pictures import move_picture, read_picture
 from liesparse.estimators import LieSparseCoder
 from liesparse.model import Poses, reconstruct
 from liesparse.symmetry import Pictures
-from liesparse.torus import wrap
 
 N_FITTED = 300  # images from whose reconstructions the motion is named
 TAKEN = ("sheet.png",)
@@ -34,7 +33,12 @@ def picture_names(names: Sequence[str]) -> list[str]:
 
 
 def refine_generators(
-    generators: Float[Tensor, "torus 3 3"], away: Poses, moved: Pictures, middle: Pictures
+    generators: Float[Tensor, "torus 3 3"],
+    poses: Poses,
+    middles: Poses,
+    moved: Pictures,
+    middle: Pictures,
+    outer_dim: int = 0,
 ) -> Float[Tensor, "torus 3 3"]:
     """Return generators that carry pictures as far as the model does: least squares over whole ways.
 
@@ -43,7 +47,7 @@ def refine_generators(
     from scipy.optimize import least_squares  # slow to import
 
     height, width = moved.shape[1:3]
-    channels = [pictures.reshape(len(away), height, width, -1).movedim(3, 1).double() for pictures in (moved, middle)]
+    channels = [pictures.reshape(len(poses), height, width, -1).movedim(3, 1).double() for pictures in (moved, middle)]
     down, right = (torch.arange(n).double() - (n - 1) / 2 for n in (height, width))
     places = torch.stack([part.flatten() for part in torch.meshgrid(right, down, indexing="xy")], dim=1)
     sides = places.new_tensor([width / 2, height / 2])
@@ -51,9 +55,9 @@ def refine_generators(
     def left(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
         rates = generators.clone()
         rates[:, :2] = torch.from_numpy(numbers).view(-1, 2, 3)
-        matrices = symmetry.motion_matrices(rates, away)
+        matrices = symmetry.way_matrices(rates, poses, middles, outer_dim)
         there = places @ matrices[:, :2, :2].mT + matrices[:, None, :2, 2]
-        grid = (there / sides).view(len(away), height, width, 2)
+        grid = (there / sides).view(len(poses), height, width, 2)
         found = torch.nn.functional.grid_sample(
             channels[0], grid, mode="bicubic", padding_mode="border", align_corners=False
         )
@@ -73,17 +77,18 @@ def warp_pictures(
     """
     shape, model = coder.image_shape_, coder.model_
     alphas, places = torch.from_numpy(codes).to(model.group_basis), torch.from_numpy(poses).to(model.group_basis)
-    fit = symmetry.fit_fields(model, reconstruct(model, alphas[:N_FITTED], places[:N_FITTED]), shape)
+    fit = symmetry.fit_motions(model, alphas[:N_FITTED], places[:N_FITTED], shape)
     unknown = [axis.name for axis in fit.axes if axis.shares["all linear motions"] < symmetry.CLEAR]
     if unknown:
         expected = "a known motion (shift, rotation, scaling, shear or stretch) along each axis"
         reject("--warp", expected, unknown[0], "Leave --warp away: the model then draws the pictures anew.")
     there = torch.from_numpy(middles).to(places)
-    away, few = wrap(places - there), slice(0, N_FITTED, 3)
-    shown = (reconstruct(model, alphas[few], pose).reshape(-1, *shape) for pose in (places[few], there[few]))
-    generators = refine_generators(symmetry.motion_generators(fit), away[few], *shown)
-    moved, folder = [], Path(rows.name)
-    matrices = symmetry.motion_matrices(generators, away).numpy()
+    few = slice(0, N_FITTED, 3)
+    moved, middle = (reconstruct(model, alphas[few], pose).reshape(-1, *shape) for pose in (places[few], there[few]))
+    rough, n = symmetry.motion_generators(fit), model.outer_dim
+    generators = refine_generators(rough, places[few], there[few], moved, middle, n)
+    warped, folder = [], Path(rows.name)
+    matrices = symmetry.way_matrices(generators, places, there, n).numpy()
     for row, (name, matrix) in enumerate(zip(rows.names, matrices, strict=True)):
         if folder.is_dir() and (folder / name).is_file():
             pixels = read_picture(folder / name)
@@ -92,5 +97,5 @@ def warp_pictures(
             image = rows.images[row].reshape(shape).numpy()
             pixels, frame = np.round(255 * np.clip(image / image.max(), 0, 1)).astype(np.uint8), (shape[0], shape[1])
             pixels = 255 - pixels if rows.preprocessing.invert else pixels  # as light and dark came
-        moved.append(move_picture(pixels, matrix, shape, frame))
-    return moved
+        warped.append(move_picture(pixels, matrix, shape, frame))
+    return warped

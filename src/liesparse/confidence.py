@@ -45,6 +45,22 @@ def mode_shares(
     return torus.wrap(poses), shares  # modes that are not there have the share 0
 
 
+def _same_motion(
+    parameters: Parameters, codes: Codes, poses: Poses, modes: Float[Tensor, "batch mode torus"]
+) -> Bool[Tensor, "batch mode"]:
+    """Tell which modes do the same as the pose: to the picture, and to all shapes together.
+
+    An axis may change nothing, or be gone round several times. Where the picture alone is the same, as that of a bar
+    turned by half a turn, the pose is not known.
+    """
+    same = []
+    for mode in modes.unbind(dim=1):
+        for shapes in (codes, torch.ones_like(codes)):
+            here, there = (reconstruct(parameters, shapes, pose) for pose in (poses, mode))
+            same.append(torch.cosine_similarity(here, there) > ALIKE)
+    return torch.stack(same, dim=1).unflatten(1, (-1, 2)).all(dim=2)
+
+
 @torch.no_grad()
 def rate_confidence(
     parameters: Parameters,
@@ -69,8 +85,7 @@ def rate_confidence(
     found = reconstruct(parameters, codes, poses)
     alignment = alignments(images, found, noise).clamp(max=1)
     modes, shares = (part.to(images) for part in mode_shares(parameters, images, codes, engine))
-    others = [torch.cosine_similarity(reconstruct(parameters, codes, mode), found) for mode in modes.unbind(dim=1)]
-    share = (shares * (torch.stack(others, dim=1) > ALIKE)).sum(dim=1).clamp(max=1)  # an axis may change nothing
+    share = (shares * _same_motion(parameters, codes, poses, modes)).sum(dim=1).clamp(max=1)
     still = apply_transform(parameters, parameters.dictionary.T, middles.to(images)).T.contiguous()
     still_codes = infer_sparse_codes(still, images, noise_std=parameters.noise_std, sparsity=parameters.sparsity)
     unmoved = plain_log_likelihood(still, images, still_codes, noise_std=parameters.noise_std)

@@ -30,6 +30,8 @@ N_COMPARED = 300  # images by which two models are compared
 FEW_IMAGES = 200  # below this, nobody looks for pairs
 MORE_SHAPES = 3  # with the outer group of two alone, which sees a shape in each pose of the inner one as another
 VIEWS = 6  # the same where the inner one is to be learned: only views that lie close together show how it moves
+BROUGHT = 3000  # images from which the inner one is learned, brought together by the outer one
+MOST_PASSES, MORE_PAIRS = 5, 1.02  # as often, and as long as so many more pairs are explained
 AGREEMENT = 0.2  # starts agree if their shares of pairs differ by no more
 
 
@@ -73,9 +75,17 @@ def choose_start(
 
 
 def make_start(
-    images: Float[Tensor, "image pixel"], model: ModelSettings, recipe: Recipe, *, generator: torch.Generator
+    images: Float[Tensor, "image pixel"],
+    model: ModelSettings,
+    recipe: Recipe,
+    *,
+    generator: torch.Generator,
+    settled: bool = True,
 ) -> Start:
-    """Return the parameters from which a model is learned: random ones, or some that are drawn from the images."""
+    """Return the parameters from which a model is learned: random ones, or some that are drawn from the images.
+
+    Those from pairs are learned from for a short time if they are to be ``settled``.
+    """
     n_pixels = images.shape[1]
     n_irreps = min(MOST_IRREPS, n_pixels // 2) if model.n_irreps == "auto" else int(model.n_irreps)
     if isinstance(model.group, Composition):
@@ -106,7 +116,7 @@ def make_start(
     engine = engine_for(start, recipe.learning)
     motion = learn_motion(start, images, engine, generator=generator)
     start = choose_shapes(motion, model.n_components, engine)
-    if recipe.learning.method == "em":
+    if recipe.learning.method == "em" and settled:
         start = _settle(start, images, recipe, grows, generator)
     return Start(start, motion.share)
 
@@ -158,22 +168,35 @@ def _start_of_composition(
     The outer group alone, with more shapes, brings the images together; what is left is the inner group's part. Its
     basis, known, or its motion and shapes, to be learned, are taken from there.
     """
-    alone = replace(model, n_components=min(MORE_SHAPES * model.n_components, len(images)))
-    first = make_start(images, _with_group(alone, group.outer), recipe, generator=generator).parameters
-    outer = Outer(first.group_basis, first.frequencies)
-    engine = engine_for(first, recipe.learning)
     inner = group.inner
-    if isinstance(inner, LearnedTorus):
-        many = replace(model, n_components=min(VIEWS * model.n_components, len(images)))
-        first = _start_of_group(images, many, Basis(*outer), recipe, generator)
+    if isinstance(group.outer, LearnedTorus):
+        alone = replace(model, n_components=min(MORE_SHAPES * model.n_components, len(images)))
+        learned = make_start(images, _with_group(alone, group.outer), recipe, generator=generator).parameters
+        basis = Basis(learned.group_basis, learned.frequencies)
+    else:
+        basis = group.outer.make_basis(images, n_irreps)
+    n_views = VIEWS if isinstance(inner, LearnedTorus) else MORE_SHAPES
+    many = replace(model, n_components=min(n_views * model.n_components, len(images)))
+    first = _start_of_group(images, many, basis, recipe, generator)
+    engine = engine_for(first, recipe.learning)
     _, _, codes, poses, _ = infer(first, images, engine)
     if isinstance(inner, LearnedTorus):  # where one view gives way to the next, nothing may jump
         poses = poses - chain_shapes(first, engine)[codes.argmax(dim=1)]
     together = torch.nn.functional.normalize(undo_transform(first, images, poses), dim=1)
     if not isinstance(inner, LearnedTorus):
-        return _start_of_group(images, model, inner.make_basis(together, n_irreps), recipe, generator, outer)
-    found = make_start(together, _with_group(model, inner), recipe, generator=generator).parameters
-    return replace(found, noise_std=_noise_std(images, model, n_irreps, recipe), outer=outer)
+        return _start_of_group(images, model, inner.make_basis(together, n_irreps), recipe, generator, Outer(*basis))
+    images, together = images[:BROUGHT], together[:BROUGHT]
+    noise_std, outer, share = _noise_std(images, model, n_irreps, recipe), Outer(*basis), 0.0
+    alone = _with_group(model, inner)
+    for _ in range(MOST_PASSES):
+        start = make_start(together, alone, recipe, generator=generator, settled=False)
+        if not start.pair_share or start.pair_share < MORE_PAIRS * share:
+            break
+        share, both = start.pair_share, replace(start.parameters, noise_std=noise_std, outer=outer)
+        _, _, codes, poses, _ = infer(both, images, engine_for(both, recipe.learning))
+        together = torch.nn.functional.normalize(undo_transform(first, images, poses[:, : first.torus_dim]), dim=1)
+    found = make_start(together, alone, recipe, generator=generator).parameters
+    return replace(found, noise_std=noise_std, outer=outer)
 
 
 def _with_group(model: ModelSettings, group: KnownGroup | LearnedTorus) -> ModelSettings:

@@ -7,6 +7,7 @@ known motion the generators G_j = ∂T/∂s_j at s = 0 resemble. G_j commutes wi
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from liesparse import torus
 from liesparse._checks import check_count, check_matrix, reject
-from liesparse.model import Codes, Images, Parameters, Poses
+from liesparse.model import Codes, Images, Parameters, Poses, reconstruct, uniform_prior
 
 Factors = Float[Tensor, "batch factor"]
 Pictures = Float[Tensor, "batch height width *colour"]
@@ -271,6 +272,30 @@ def fit_fields(parameters: Parameters, images: Images, image_shape: tuple[int, .
     return GroupFit(axes, tuple(sorted(purest, key=lambda found: -found.share)))
 
 
+def fit_motions(parameters: Parameters, codes: Codes, poses: Poses, image_shape: tuple[int, ...]) -> GroupFit:
+    """Name the generators of a model by what it makes of codes and poses.
+
+    Of two groups each is seen on what it moves: the outer one on the pictures, the inner one on T₁(s₁)Φα.
+    """
+    pictures, n = reconstruct(parameters, codes, poses), parameters.outer_dim
+    if parameters.outer is None:
+        return fit_fields(parameters, pictures, image_shape)
+    inner = replace(parameters, outer=None)
+    basis, frequencies = parameters.outer
+    prior = uniform_prior(len(frequencies), dtype=parameters.dtype).to(basis)
+    outer = replace(inner, group_basis=basis, frequencies=frequencies, pose_prior=prior)
+    turned = reconstruct(inner, codes, poses[:, n:])
+    fits = fit_fields(outer, pictures, image_shape), fit_fields(inner, turned, image_shape)
+    axes = (*fits[0].axes, *(axis._replace(axis=axis.axis + n) for axis in fits[1].axes))
+    rest = parameters.torus_dim - n
+    purest = [
+        *(found._replace(direction=(*found.direction, *[0.0] * rest)) for found in fits[0].purest),
+        *(found._replace(direction=(*[0.0] * n, *found.direction)) for found in fits[1].purest),
+    ]
+    best = {found.field: found for found in sorted(purest, key=lambda found: found.share)}  # the last one stays
+    return GroupFit(axes, tuple(sorted(best.values(), key=lambda found: -found.share)))
+
+
 def known_motion(rates: dict[str, float], images: Pictures) -> Pictures:
     """Return how images change under the known motions with the rates of an :class:`AxisFit`."""
     shear, stretch = rates["shear"], rates["stretch"]
@@ -292,6 +317,21 @@ def motion_generators(fit: GroupFit) -> Float[Tensor, "torus 3 3"]:
 def motion_matrices(generators: Float[Tensor, "torus 3 3"], poses: Poses) -> Float[Tensor, "batch 3 3"]:
     """Return where they carry the places as the pose goes from 0."""
     return torch.linalg.matrix_exp(torch.einsum("ba,aij->bij", poses.double(), generators))
+
+
+def way_matrices(
+    generators: Float[Tensor, "torus 3 3"], poses: Poses, others: Poses, outer_dim: int = 0
+) -> Float[Tensor, "batch 3 3"]:
+    """Return where a picture in its pose has each place of the same picture in another pose, by the shorter way.
+
+    Of two groups, of which the first ``outer_dim`` axes are the outer one's, T₂(s₂) T₁(s₁ - s₁') T₂(-s₂') goes there.
+    """
+    away = torus.wrap(poses - others)
+    inner = motion_matrices(generators[outer_dim:], away[:, outer_dim:])
+    if not outer_dim:
+        return inner
+    outer, there = generators[:outer_dim], others[:, :outer_dim]
+    return motion_matrices(outer, there + away[:, :outer_dim]) @ inner @ motion_matrices(outer, -there)
 
 
 def _explained(gram: Tensor, target: int, by: list[int]) -> tuple[float, Tensor]:

@@ -179,8 +179,8 @@ def alignments(
 
 def usual_fit(fit: Float[Tensor, " image"]) -> float:
     """Return the least share of a picture that is usually explained: those below are strangers to the model."""
-    middle = fit.median()
-    deviation = 1.4826 * (fit - middle).abs().median()
+    lower, middle = fit.clamp(max=1).quantile(fit.new_tensor([0.25, 0.5]))
+    deviation = (middle - lower) / 0.6745  # of a Gaussian
     return max(LEAST_FIT, float(middle - torch.clamp(FIT_DEVIATIONS * deviation, min=FIT_SLACK)))
 
 

@@ -162,10 +162,15 @@ def canonicalize(
     import numpy as np
 
     from liesparse import figures, files
+    from liesparse._checks import reject
     from liesparse.canonical import picture_names, warp_pictures
 
     coder, rows = _open_images(run, images, data_dir)
     for folder, option in ((out, "--out"), (uncertain or out, "--uncertain")):
+        if Path(rows.name).is_dir() and folder.resolve().is_relative_to(Path(rows.name).resolve()):
+            reject(
+                option, "a folder outside that of the pictures", str(folder), "The originals must stay: choose another."
+            )
         check_writable(folder, option)  # or fail before the work is done
     ranges = coder.pose_ranges(rows.images) if coder.pose_ranges_ is None else coder.pose_ranges_
     parts, found = [], []
@@ -174,8 +179,8 @@ def canonicalize(
         middles = ranges[np.asarray(inference.codes).argmax(axis=1), :, 0]  # where pictures of its template are
         parts.append((*inference, middles, *confidence))
         if not warp:
-            away = np.asarray(inference.poses) - middles
-            found.append(coder.canonicalize(chunk, keep_rest=keep_rest, poses=away).numpy())
+            at_zero = coder.canonicalize(chunk, keep_rest=keep_rest, poses=inference.poses)
+            found.append(coder.move(at_zero, middles, keep_rest=keep_rest).numpy())
     codes, poses, middles, *rated = (np.concatenate(column) for column in zip(*parts, strict=True))
     how_sure = dict(zip(confidence._fields, rated, strict=True))
     shape = coder.image_shape_

@@ -102,7 +102,7 @@ def suggest(
     chosen = f"--torus-dim {found.torus_dim} --components {found.n_components}"
     console.print(f"Fits best: {chosen}. Next: liesparse train {data} {chosen} --out RUN")
     best = max(found.trials, key=lambda trial: trial.evidence)
-    if best.n_components != found.n_components:
+    if best.n_components > found.n_components:
         console.print(
             f"{count(best.n_components, 'template')} had a little more evidence than what the pairs speak for: "
             f"try --components {best.n_components} if templates show two shapes at once."

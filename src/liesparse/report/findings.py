@@ -102,7 +102,7 @@ class Findings:
         self.prediction: Tensor | None = None
         if factors is not None and factor_names:
             self._compare_factors(inferred, to_cpu(factors[seen.to(factors.device)][:MOST_IMAGES]), factor_names)
-        self.group = symmetry.fit_fields(model, self.reconstructions[:MOST_FITTED], self.shape)
+        self.group = symmetry.fit_motions(model, self.codes[:MOST_FITTED], self.poses[:MOST_FITTED], self.shape)
 
     def _compare_factors(
         self, inferred: Inference, factors: Float[Tensor, "image factor"], names: tuple[str, ...]
