@@ -20,8 +20,7 @@ from liesparse.start import FEW_IMAGES, make_start
 
 N_HELD_OUT = 300
 MOST_COMPONENTS = 60
-FACTORS = (0.5, 1.0, 2.0)  # numbers of templates that are tried, over the one that the pairs speak for
-CLOSE = 5.0  # nats of evidence for an image by which another number must win
+FACTORS = (0.5, 1.0, 2.0)  # numbers of templates that are tried, over the one that the pairs explained tell
 
 
 class Trial(NamedTuple):
@@ -53,8 +52,8 @@ def suggest(
     """Try small torus dimensions and numbers of templates on images, and recommend one by held-out evidence.
 
     For each number of axes a motion is learned from pairs of images; how many pairs it explains tells how many shapes
-    there are, and half and twice as many are tried too. The number of axes is that of the best evidence, the number
-    of templates the one that the pairs speak for, unless another is better by far.
+    there are, and half and twice as many are tried too. The best evidence decides, rather for too many than for too
+    few: a template too many is harmless, one that is two shapes at once is not.
 
     Parameters
     ----------
@@ -95,9 +94,7 @@ def suggest(
             if callback is not None:
                 callback(trials[-1])
     best = max(trials, key=lambda trial: trial.evidence)
-    likely = [t for t in trials if t.torus_dim == best.torus_dim and t.n_components == _likely(t.pair_share)]
-    chosen = likely[0] if best.evidence < likely[0].evidence + CLOSE else best
-    return Suggestion(chosen.torus_dim, chosen.n_components, noise_std, tuple(trials))
+    return Suggestion(best.torus_dim, best.n_components, noise_std, tuple(trials))
 
 
 def _likely(share: float) -> int:

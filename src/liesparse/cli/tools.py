@@ -101,12 +101,6 @@ def suggest(
     common.write_numbers(found._asdict() | {"trials": [trial._asdict() for trial in found.trials]}, json)
     chosen = f"--torus-dim {found.torus_dim} --components {found.n_components}"
     console.print(f"Fits best: {chosen}. Next: liesparse train {data} {chosen} --out RUN")
-    best = max(found.trials, key=lambda trial: trial.evidence)
-    if best.n_components > found.n_components:
-        console.print(
-            f"{count(best.n_components, 'template')} had a little more evidence than what the pairs speak for: "
-            f"try --components {best.n_components} if templates show two shapes at once."
-        )
 
 
 def doctor(
