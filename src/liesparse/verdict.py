@@ -17,6 +17,7 @@ from torch import Tensor
 from liesparse._checks import reject
 from liesparse.baselines import SparseCodingSettings, infer_sparse_codes, learn_sparse_coding
 from liesparse.baselines import log_likelihood as plain_log_likelihood
+from liesparse.data.images import edge_pixels
 from liesparse.devices import to_cpu
 from liesparse.metrics import active_count, infer, snr
 from liesparse.model import Parameters, reconstruct
@@ -33,10 +34,15 @@ LEAST_EFFECT = 0.02  # share of a picture that must change along a motion
 N_GAPS, LEAST_FILLED, LEAST_SEEN = 3, 0.4, 12  # gaps between poses, what must lie outside them, and of how many images
 IMAGES_PER_TEMPLATE, MOST_IMAGES = 40, 2000  # whose poses say so
 N_PLAIN, PLAIN_EPOCHS = 4000, 4  # images and passes of plain sparse coding
-MUCH_GROUND = 0.8
+MUCH_GROUND, N_GROUND = 0.8, 500  # of a picture's energy, and pictures that are looked at
 GROUND = (
     "Most of each picture is an even light ground, which hides how the rest moves. Where shapes are dark on it, turn "
     "light and dark round: DATA:invert=yes on the command line, images.max() - images in Python."
+)
+SOME_GROUND, EVEN = 0.05, 0.15  # of a picture's energy, and of its range, within which half of its edge lies
+GREY = (
+    "{share:.0%} of each picture is an even grey ground, which does not move with the shapes. Take it away: "
+    "DATA:ground=subtract on the command line."
 )
 NUMBERS = {0: "no motion", 1: "one motion", 2: "two motions", 3: "three motions"}
 
@@ -187,6 +193,20 @@ def usual_fit(fit: Float[Tensor, " image"]) -> float:
 def ground_share(images: Float[Tensor, "image pixel"]) -> float:
     """Return how much of the energy of unit-norm images is one and the same value in all pixels."""
     return float((images.sum(dim=1).square() / images.shape[1]).mean())
+
+
+def warn_of_ground(images: Float[Tensor, "image pixel"], image_shape: tuple[int, ...]) -> str:
+    """Return what to do about an even ground that is light, or grey, or nothing where there is none."""
+    if ground_share(images) > MUCH_GROUND:
+        return GROUND
+    if len(image_shape) < 2 or not len(images):
+        return ""
+    few = images[:N_GROUND]
+    edges = edge_pixels(few.reshape(-1, *image_shape)).flatten(1)
+    lower, middle, upper = edges.quantile(few.new_tensor([0.25, 0.5, 0.75]), dim=1)
+    even = (upper - lower) < EVEN * (few.amax(dim=1) - few.amin(dim=1))
+    share = float((middle.square() * images.shape[1] * even).median())
+    return GREY.format(share=share) if share > SOME_GROUND else ""
 
 
 def noise_share(parameters: Parameters, images: Float[Tensor, "image pixel"]) -> float:

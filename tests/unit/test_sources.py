@@ -18,6 +18,7 @@ from liesparse.data import (
     load_images,
     unit_norm,
 )
+from liesparse.verdict import warn_of_ground
 from unit.writing import make_pixels, png, traced, write
 
 
@@ -199,6 +200,26 @@ def test_size_crop_and_invert(tmp_path):
     blank[1, 2] = 9
     np.save(tmp_path / "blank.npy", blank)
     assert load_data(f"{tmp_path / 'blank.npy'}:invert=yes").n_blank == 3
+
+
+def test_an_even_ground_is_told_and_taken_away(tmp_path):
+    pixels = np.full((6, 12, 12), 60, np.uint8)
+    pixels[:, 4:8, 4:8] = 200
+    for kind in ("folder", "npy"):
+        path = write(tmp_path, kind, pixels)
+        seen = load_data(str(path))
+        assert "% of each picture is an even grey ground" in warn_of_ground(seen.train, seen.image_shape)
+        bare = load_data(f"{path}:ground=subtract")
+        assert "without their ground" in bare.summary()
+        assert warn_of_ground(bare.train, bare.image_shape) == ""
+        assert bare.train.reshape(-1, 12, 12)[:, 0].abs().max() == 0
+        assert bare.train.reshape(-1, 12, 12)[:, 5, 5].min() > 0.2
+    light = load_data(f"{path}:invert=yes,ground=subtract").train.reshape(-1, 12, 12)
+    assert light[:, 5, 5].max() < 0  # darker than the ground
+    photos = torch.rand(40, 144, generator=torch.Generator().manual_seed(0))
+    assert warn_of_ground(torch.nn.functional.normalize(photos, dim=1), (12, 12)) == ""  # no even edge
+    with pytest.raises(ValueError, match="ground: expected 'keep' or 'subtract'"):
+        load_data(f"{path}:ground=white")
 
 
 def test_a_size_keeps_the_aspect_unless_told_otherwise(tmp_path):

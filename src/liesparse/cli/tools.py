@@ -62,8 +62,8 @@ def preview(
     title = f"{loaded.summary()}; {PREVIEW[figures.look_of(images)]}"
     files.write_atomically(out, figures.to_png(figures.sheet_figure(images, 20, title)))
     console.print(f"{loaded.summary()}. Look at {out}.")
-    if verdict.ground_share(loaded.train) > verdict.MUCH_GROUND:
-        console.print(verdict.GROUND, style="yellow")
+    if warning := verdict.warn_of_ground(loaded.train, loaded.image_shape):
+        console.print(warning, style="yellow")
 
 
 def suggest(

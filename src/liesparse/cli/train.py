@@ -99,8 +99,8 @@ def _train(
             common.check_writable(checkpoints)
         loaded = load_data(data, data_dir=data_dir, group=group)
         console.print(loaded.summary() + (f"; {group.size} processes" if group.size > 1 else ""))
-        if group.rank == 0 and verdict.ground_share(loaded.train) > verdict.MUCH_GROUND:
-            console.print(verdict.GROUND, style="yellow")
+        if group.rank == 0 and (warning := verdict.warn_of_ground(loaded.train, loaded.image_shape)):
+            console.print(warning, style="yellow")
         began = time.monotonic()
         _learn(coder, loaded, group)
         if group.rank > 0:

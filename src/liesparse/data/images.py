@@ -28,14 +28,18 @@ Pixels = NDArray[Any] | list[NDArray[Any]]  # one array (perhaps memory-mapped),
 Numbers = NDArray[np.int64]
 
 
+GROUNDS = ("keep", "subtract")
+
+
 class Preprocessing(NamedTuple):
-    """What to do with each image: crop to the central square, resize, invert, in this order; perhaps keep colours."""
+    """What to do with each image: crop to the central square, resize, invert, subtract the ground; keep colours."""
 
     size: tuple[int, int] | None = None  # (height, width)
     fit: str = "crop"  # what to do where that has another aspect: crop, pad or stretch
     crop: bool = False
     invert: bool = False
     colour: bool = False
+    ground: str = "keep"  # or subtract: the median of the edge is taken from each image
 
     def shape(self, height: int, width: int, where: str) -> tuple[int, ...]:
         """Return the shape that an image of some height and width ends up with, if a model can hold it."""
@@ -57,7 +61,7 @@ class Preprocessing(NamedTuple):
         images = planes[:, 0] if images.ndim == 3 else planes.movedim(1, 3)
         if self.invert:
             images = images.amax(dim=tuple(range(1, images.ndim)), keepdim=True) - images
-        return images
+        return images if self.ground == "keep" else images - edge_colour(images)[:, None, None]
 
     def frame(self, height: int, width: int) -> tuple[int, int]:
         """Return the height and width about the middle of an image that the model sees: a part of it, or more."""
@@ -77,7 +81,7 @@ class Preprocessing(NamedTuple):
             how = "" if aspects == {True} or self.crop else f", {FITS[self.fit]}"
             before = f"{len(changed)} sizes" if len(changed) > 1 else f"{changed[0][0]} × {changed[0][1]}"
             notes.append(f"resized from {before}{how}")
-        return tuple(notes + ["inverted"] * self.invert)
+        return tuple(notes + ["inverted"] * self.invert + ["without their ground"] * (self.ground == "subtract"))
 
     def done(self) -> Preprocessing:
         """Return what is left to do once all of this was done."""
@@ -89,12 +93,21 @@ def reframe(images: Tensor, tall: int, wide: int) -> Tensor:
     height, width = images.shape[1:3]
     if (tall, wide) == (height, width):
         return images
-    edge = torch.cat((images[:, 0], images[:, -1], images[:, :, 0], images[:, :, -1]), dim=1).median(dim=1).values
-    found = edge[:, None, None].repeat(1, tall, wide, *[1] * (images.ndim - 3))
+    found = edge_colour(images)[:, None, None].repeat(1, tall, wide, *[1] * (images.ndim - 3))
     top, left = (tall - height) // 2, (wide - width) // 2  # negative where the image is cut
     seen = images[:, max(0, -top) : max(0, -top) + tall, max(0, -left) : max(0, -left) + wide]
     found[:, max(0, top) : max(0, top) + seen.shape[1], max(0, left) : max(0, left) + seen.shape[2]] = seen
     return found
+
+
+def edge_pixels(images: Tensor) -> Tensor:
+    """Return the pixels at the edge of images (image, height, width, …), as (image, pixel, …)."""
+    return torch.cat((images[:, 0], images[:, -1], images[:, :, 0], images[:, :, -1]), dim=1)
+
+
+def edge_colour(images: Tensor) -> Tensor:
+    """Return the median of the edge of each image: its ground, where it has an even one."""
+    return edge_pixels(images).median(dim=1).values
 
 
 class ImageArray(NamedTuple):

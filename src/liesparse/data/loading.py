@@ -23,7 +23,7 @@ from liesparse._checks import check_choice, check_count, check_real, count, refu
 from liesparse.data import arrays, pictures
 from liesparse.data.datasets import COUNTS, DATASETS, LoadedData, hold_out
 from liesparse.data.downloads import Folder
-from liesparse.data.images import FITS, ImageArray, ImageSet, Preprocessing, check_array
+from liesparse.data.images import FITS, GROUNDS, ImageArray, ImageSet, Preprocessing, check_array
 from liesparse.data.shards import Shards, list_shards, open_shards
 from liesparse.parallel import ALONE, Group
 
@@ -80,9 +80,10 @@ def load_data(
     **parameters
         The same parameters as keywords; they win over those in ``spec``. All files know ``n`` and ``n_test`` (images
         to learn from and to test), ``seed`` (which are drawn), ``size`` (28 or "28x20") and ``fit`` ("crop", "pad" or
-        "stretch" to its aspect), ``crop`` (to the central square, before resizing), ``invert`` and ``colour`` (keep
-        it: images of shape (height, width, 3)); .npz and .parquet also ``key`` and ``labels``; a folder of shards
-        ``key`` and ``stream`` (whether to leave the images on disk; unless given, from 512 MiB on).
+        "stretch" to its aspect), ``crop`` (to the central square, before resizing), ``invert``, ``ground`` ("keep",
+        or "subtract" the median of the edge) and ``colour`` (keep it: images of shape (height, width, 3)); .npz and
+        .parquet also ``key`` and ``labels``; a folder of shards ``key`` and ``stream`` (whether to leave the images on
+        disk; unless given, from 512 MiB on).
 
     Raises
     ------
@@ -244,6 +245,8 @@ def _read(key: str, text: str, default: Any) -> Any:
         return int(height), int(width or height)
     if key == "fit":
         return check_choice(key, text, tuple(FITS))
+    if key == "ground":
+        return check_choice(key, text, GROUNDS)
     if key == "stream" or isinstance(default, bool):
         if text.lower() not in _FLAGS:
             reject(key, "yes or no", repr(text), f"Pass {key}=yes or {key}=no.")

@@ -165,7 +165,8 @@ def decode_all(pictures: Iterable[tuple[str, bytes]], preprocessing: Preprocessi
         if preprocessing != preprocessing.done():
             fitted = _fit(pixels, preprocessing)
             # Back to bytes, a quarter of the memory, and what a picture of this size would hold.
-            pixels = fitted.round().astype(np.uint8) if pixels.dtype == np.uint8 else fitted
+            whole = pixels.dtype == np.uint8 and preprocessing.ground == "keep"
+            pixels = fitted.round().astype(np.uint8) if whole else fitted
         found.append(pixels)
     if too_large:
         _reject_large(too_large)

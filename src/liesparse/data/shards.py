@@ -103,7 +103,8 @@ class Shards:
         digest = hashlib.sha256()
         for file in self.files:
             # Checkpoints hold the sum, so this keeps the form of the first version.
-            fit = ", ".join(f"{name}={value!r}" for name, value in file.preprocessing._asdict().items())
+            values = file.preprocessing._asdict().items()
+            fit = ", ".join(f"{name}={value!r}" for name, value in values if (name, value) != ("ground", "keep"))
             digest.update(f"{file.path.name} {file.digest} Fit({fit}) {file.n_images} ".encode())
             digest.update(np.packbits(file.kept).tobytes())
         return digest.hexdigest()
