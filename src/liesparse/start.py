@@ -31,7 +31,7 @@ FEW_IMAGES = 200  # below this, nobody looks for pairs
 MORE_SHAPES = 3  # with the outer group of two alone, which sees a shape in each pose of the inner one as another
 VIEWS = 6  # the same where the inner one is to be learned: only views that lie close together show how it moves
 BROUGHT = 3000  # images from which the inner one is learned, brought together by the outer one
-MOST_PASSES, MORE_PAIRS = 5, 1.02  # as often, and as long as so many more pairs are explained
+N_PASSES = 4  # as often, from where both groups then bring them; the best goes on
 AGREEMENT = 0.2  # starts agree if their shares of pairs differ by no more
 
 
@@ -92,7 +92,7 @@ def make_start(
         return Start(_start_of_composition(images, model, model.group, n_irreps, recipe, generator))
     if model.group is not None:
         return Start(_start_of_group(images, model, model.group.make_basis(images, n_irreps), recipe, generator))
-    grows = recipe.learning.lattice == "fitted" and model.pose_prior == "uniform"  # a prior holds the lattice as it is
+    grows = _grows(model, recipe)
     first = FIRST_FREQUENCIES if model.torus_dim == 1 and grows else n_irreps
     start = random_start(
         n_pixels,
@@ -166,7 +166,8 @@ def _start_of_composition(
     """Return a start with an outer group, known or learned first.
 
     The outer group alone, with more shapes, brings the images together; what is left is the inner group's part. Its
-    basis, known, or its motion and shapes, to be learned, are taken from there.
+    basis, known, or its motion and shapes, to be learned, are taken from there; a learned one in several passes, as
+    each shape may have been brought to a place of its own, and both groups together know better where each image is.
     """
     inner = group.inner
     if isinstance(group.outer, LearnedTorus):
@@ -186,17 +187,29 @@ def _start_of_composition(
     if not isinstance(inner, LearnedTorus):
         return _start_of_group(images, model, inner.make_basis(together, n_irreps), recipe, generator, Outer(*basis))
     images, together = images[:BROUGHT], together[:BROUGHT]
-    noise_std, outer, share = _noise_std(images, model, n_irreps, recipe), Outer(*basis), 0.0
-    alone = _with_group(model, inner)
-    for _ in range(MOST_PASSES):
-        start = make_start(together, alone, recipe, generator=generator, settled=False)
-        if not start.pair_share or start.pair_share < MORE_PAIRS * share:
-            break
-        share, both = start.pair_share, replace(start.parameters, noise_std=noise_std, outer=outer)
-        _, _, codes, poses, _ = infer(both, images, engine_for(both, recipe.learning))
+    noise_std, alone = _noise_std(images, model, n_irreps, recipe), _with_group(model, inner)
+
+    def compose(found: Parameters) -> tuple[float, Parameters]:
+        both = replace(found, noise_std=noise_std, outer=Outer(*basis))
+        return _objective(both, images[-N_COMPARED:], recipe), both
+
+    if recipe.start != "pairs" or recipe.learning.method != "em" or len(images) < FEW_IMAGES:
+        return compose(make_start(together, alone, recipe, generator=generator).parameters)[1]
+    passes = []
+    for _ in range(N_PASSES):
+        found = make_start(together, alone, recipe, generator=generator, settled=False).parameters
+        score, both = compose(found)
+        passes.append((score, found, together))
+        _, _, _, poses, _ = infer(both, images, engine_for(both, recipe.learning))
         together = torch.nn.functional.normalize(undo_transform(first, images, poses[:, : first.torus_dim]), dim=1)
-    found = make_start(together, alone, recipe, generator=generator).parameters
-    return replace(found, noise_std=noise_std, outer=outer)
+    _, found, together = max(passes, key=lambda each: each[0])
+    settled = _settle(found, together, recipe, _grows(model, recipe), generator)
+    return max(compose(found), compose(settled), key=lambda each: each[0])[1]
+
+
+def _grows(model: ModelSettings, recipe: Recipe) -> bool:
+    """Tell whether the lattice is fitted to the data; a prior of the pose holds it as it is."""
+    return recipe.learning.lattice == "fitted" and model.pose_prior == "uniform"
 
 
 def _with_group(model: ModelSettings, group: KnownGroup | LearnedTorus) -> ModelSettings:
