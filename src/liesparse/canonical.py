@@ -13,7 +13,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from liesparse import symmetry
+from liesparse import symmetry, torus
 from liesparse._checks import reject
 from liesparse.data import ImagesInOrder
 from liesparse.data.pictures import move_picture, read_picture
@@ -30,6 +30,35 @@ def picture_names(names: Sequence[str]) -> list[str]:
     wanted = [str(PurePosixPath(name).with_suffix(".png")) for name in names]
     counts = Counter([*wanted, *TAKEN])
     return [f"{name}.png" if counts[one] > 1 else one for name, one in zip(names, wanted, strict=True)]
+
+
+def motion_generators(fit: symmetry.GroupFit) -> Float[Tensor, "torus 3 3"]:
+    """Return how fast known motions carry the places (x, y, 1) of a picture, from its centre, along each axis."""
+    per_axis = []
+    for axis in fit.axes:
+        x_shift, y_shift, turn, scale, shear, stretch = axis.rates.values()
+        per_axis.append([[scale + stretch, turn + shear, x_shift], [shear - turn, scale - stretch, y_shift], [0, 0, 0]])
+    return torch.tensor(per_axis).double()
+
+
+def motion_matrices(generators: Float[Tensor, "torus 3 3"], poses: Poses) -> Float[Tensor, "batch 3 3"]:
+    """Return where they carry the places as the pose goes from 0."""
+    return torch.linalg.matrix_exp(torch.einsum("ba,aij->bij", poses.double(), generators))
+
+
+def way_matrices(
+    generators: Float[Tensor, "torus 3 3"], poses: Poses, others: Poses, outer_dim: int = 0
+) -> Float[Tensor, "batch 3 3"]:
+    """Return where a picture in its pose has each place of the same picture in another pose, by the shorter way.
+
+    Of two groups, of which the first ``outer_dim`` axes are the outer one's, T₂(s₂) T₁(s₁ - s₁') T₂(-s₂') goes there.
+    """
+    away = torus.wrap(poses - others)
+    inner = motion_matrices(generators[outer_dim:], away[:, outer_dim:])
+    if not outer_dim:
+        return inner
+    outer, there = generators[:outer_dim], others[:, :outer_dim]
+    return motion_matrices(outer, there + away[:, :outer_dim]) @ inner @ motion_matrices(outer, -there)
 
 
 def refine_generators(
@@ -55,7 +84,7 @@ def refine_generators(
     def left(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
         rates = generators.clone()
         rates[:, :2] = torch.from_numpy(numbers).view(-1, 2, 3)
-        matrices = symmetry.way_matrices(rates, poses, middles, outer_dim)
+        matrices = way_matrices(rates, poses, middles, outer_dim)
         there = places @ matrices[:, :2, :2].mT + matrices[:, None, :2, 2]
         grid = (there / sides).view(len(poses), height, width, 2)
         found = torch.nn.functional.grid_sample(
@@ -85,10 +114,10 @@ def warp_pictures(
     there = torch.from_numpy(middles).to(places)
     few = slice(0, N_FITTED, 3)
     moved, middle = (reconstruct(model, alphas[few], pose).reshape(-1, *shape) for pose in (places[few], there[few]))
-    rough, n = symmetry.motion_generators(fit), model.outer_dim
+    rough, n = motion_generators(fit), model.outer_dim
     generators = refine_generators(rough, places[few], there[few], moved, middle, n)
     warped, folder = [], Path(rows.name)
-    matrices = symmetry.way_matrices(generators, places, there, n).numpy()
+    matrices = way_matrices(generators, places, there, n).numpy()
     for row, (name, matrix) in enumerate(zip(rows.names, matrices, strict=True)):
         if folder.is_dir() and (folder / name).is_file():
             pixels = read_picture(folder / name)

@@ -166,45 +166,66 @@ def _start_of_composition(
     """Return a start with an outer group, known or learned first.
 
     The outer group alone, with more shapes, brings the images together; what is left is the inner group's part. Its
-    basis, known, or its motion and shapes, to be learned, are taken from there; a learned one in several passes, as
-    each shape may have been brought to a place of its own, and both groups together know better where each image is.
+    basis, known, or its motion and shapes, to be learned, are taken from there.
     """
-    inner = group.inner
     if isinstance(group.outer, LearnedTorus):
         alone = replace(model, n_components=min(MORE_SHAPES * model.n_components, len(images)))
         learned = make_start(images, _with_group(alone, group.outer), recipe, generator=generator).parameters
         basis = Basis(learned.group_basis, learned.frequencies)
     else:
         basis = group.outer.make_basis(images, n_irreps)
-    n_views = VIEWS if isinstance(inner, LearnedTorus) else MORE_SHAPES
-    many = replace(model, n_components=min(n_views * model.n_components, len(images)))
+    to_learn = isinstance(group.inner, LearnedTorus)
+    many = replace(model, n_components=min((VIEWS if to_learn else MORE_SHAPES) * model.n_components, len(images)))
     first = _start_of_group(images, many, basis, recipe, generator)
     engine = engine_for(first, recipe.learning)
     _, _, codes, poses, _ = infer(first, images, engine)
-    if isinstance(inner, LearnedTorus):  # where one view gives way to the next, nothing may jump
+    if to_learn:  # where one view gives way to the next, nothing may jump
         poses = poses - chain_shapes(first, engine)[codes.argmax(dim=1)]
-    together = torch.nn.functional.normalize(undo_transform(first, images, poses), dim=1)
-    if not isinstance(inner, LearnedTorus):
-        return _start_of_group(images, model, inner.make_basis(together, n_irreps), recipe, generator, Outer(*basis))
-    images, together = images[:BROUGHT], together[:BROUGHT]
-    noise_std, alone = _noise_std(images, model, n_irreps, recipe), _with_group(model, inner)
+    together = _brought_back(first, images, poses)
+    if isinstance(group.inner, LearnedTorus):
+        alone = _with_group(model, group.inner)
+        return _start_of_inner(first, images[:BROUGHT], together[:BROUGHT], alone, recipe, generator)
+    inner = group.inner.make_basis(together, n_irreps)
+    return _start_of_group(images, model, inner, recipe, generator, Outer(*basis))
+
+
+def _start_of_inner(
+    first: Parameters,
+    images: Float[Tensor, "image pixel"],
+    together: Float[Tensor, "image pixel"],
+    model: ModelSettings,
+    recipe: Recipe,
+    generator: torch.Generator,
+) -> Parameters:
+    """Learn an inner group from images that the outer one, that of ``first``, has brought together.
+
+    In several passes: each shape may lie at a place of its own, and both groups know better where each image is.
+    """
+    outer = Outer(first.group_basis, first.frequencies)
 
     def compose(found: Parameters) -> tuple[float, Parameters]:
-        both = replace(found, noise_std=noise_std, outer=Outer(*basis))
+        both = replace(found, noise_std=first.noise_std, outer=outer)
         return _objective(both, images[-N_COMPARED:], recipe), both
 
     if recipe.start != "pairs" or recipe.learning.method != "em" or len(images) < FEW_IMAGES:
-        return compose(make_start(together, alone, recipe, generator=generator).parameters)[1]
+        return compose(make_start(together, model, recipe, generator=generator).parameters)[1]
     passes = []
     for _ in range(N_PASSES):
-        found = make_start(together, alone, recipe, generator=generator, settled=False).parameters
+        found = make_start(together, model, recipe, generator=generator, settled=False).parameters
         score, both = compose(found)
         passes.append((score, found, together))
         _, _, _, poses, _ = infer(both, images, engine_for(both, recipe.learning))
-        together = torch.nn.functional.normalize(undo_transform(first, images, poses[:, : first.torus_dim]), dim=1)
+        together = _brought_back(first, images, poses[:, : first.torus_dim])
     _, found, together = max(passes, key=lambda each: each[0])
     settled = _settle(found, together, recipe, _grows(model, recipe), generator)
     return max(compose(found), compose(settled), key=lambda each: each[0])[1]
+
+
+def _brought_back(
+    model: Parameters, images: Float[Tensor, "image pixel"], poses: Float[Tensor, "image torus"]
+) -> Float[Tensor, "image pixel"]:
+    """Return images with their poses undone, of norm 1."""
+    return torch.nn.functional.normalize(undo_transform(model, images, poses), dim=1)
 
 
 def _grows(model: ModelSettings, recipe: Recipe) -> bool:

@@ -305,35 +305,6 @@ def known_motion(rates: dict[str, float], images: Pictures) -> Pictures:
     return torch.einsum("f,f...->...", weights, apply_fields(images))
 
 
-def motion_generators(fit: GroupFit) -> Float[Tensor, "torus 3 3"]:
-    """Return how fast known motions carry the places (x, y, 1) of a picture, from its centre, along each axis."""
-    per_axis = []
-    for axis in fit.axes:
-        x_shift, y_shift, turn, scale, shear, stretch = axis.rates.values()
-        per_axis.append([[scale + stretch, turn + shear, x_shift], [shear - turn, scale - stretch, y_shift], [0, 0, 0]])
-    return torch.tensor(per_axis).double()
-
-
-def motion_matrices(generators: Float[Tensor, "torus 3 3"], poses: Poses) -> Float[Tensor, "batch 3 3"]:
-    """Return where they carry the places as the pose goes from 0."""
-    return torch.linalg.matrix_exp(torch.einsum("ba,aij->bij", poses.double(), generators))
-
-
-def way_matrices(
-    generators: Float[Tensor, "torus 3 3"], poses: Poses, others: Poses, outer_dim: int = 0
-) -> Float[Tensor, "batch 3 3"]:
-    """Return where a picture in its pose has each place of the same picture in another pose, by the shorter way.
-
-    Of two groups, of which the first ``outer_dim`` axes are the outer one's, T₂(s₂) T₁(s₁ - s₁') T₂(-s₂') goes there.
-    """
-    away = torus.wrap(poses - others)
-    inner = motion_matrices(generators[outer_dim:], away[:, outer_dim:])
-    if not outer_dim:
-        return inner
-    outer, there = generators[:outer_dim], others[:, :outer_dim]
-    return motion_matrices(outer, there + away[:, :outer_dim]) @ inner @ motion_matrices(outer, -there)
-
-
 def _explained(gram: Tensor, target: int, by: list[int]) -> tuple[float, Tensor]:
     """Return the share of the energy of one column that others explain, and their coefficients."""
     inner = gram[by, target]
