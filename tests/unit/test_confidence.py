@@ -224,13 +224,15 @@ def test_pictures_that_are_shifted_and_turned_come_to_lie_alike(shapes, tmp_path
     model = Parameters(inner.group_basis, upright.T, inner.frequencies, 0.1, 10.0, prior, outer=Outer(*outer))
     coder = LieSparseCoder.from_model(model, (14, 14))
     coder.pose_ranges_ = coder.pose_ranges(made)
+    usual = torch.tensor([0.9, -0.8, 0.5])  # off the middle, where the order matters
+    coder.pose_ranges_[..., 0] = usual
+    wanted = reconstruct(model, torch.eye(2), usual.expand(2, 3))
     save_run(Run(tmp_path / "run", coder, None, {}, {}))
     np.save(tmp_path / "made.npy", made.reshape(-1, 14, 14).numpy())
 
     def likeness(images, templates):
         rows = torch.nn.functional.normalize(torch.as_tensor(images).double().flatten(1), dim=1)
-        means = torch.stack([rows[templates == k].mean(dim=0) for k in (0, 1)])[templates]
-        return float(torch.cosine_similarity(rows, means).mean())
+        return float(torch.cosine_similarity(rows, wanted.double()[templates]).mean())
 
     for option in ((), ("--warp",)):
         out = tmp_path / f"out{len(option)}"
@@ -238,8 +240,8 @@ def test_pictures_that_are_shifted_and_turned_come_to_lie_alike(shapes, tmp_path
         assert done.returncode == 0, done.stdout + done.stderr
         rows = list(csv.DictReader((out / "canonical.csv").read_text().splitlines()))
         templates = torch.tensor([int(row["template"]) for row in rows])
-        assert likeness(np.load(out / "canonical.npy"), templates) > 0.93
-        assert likeness(made, templates) < 0.75
+        assert likeness(np.load(out / "canonical.npy"), templates) > 0.9
+        assert likeness(made, templates) < 0.5
 
 
 def test_originals_are_never_overwritten(folder):
