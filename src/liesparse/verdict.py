@@ -107,13 +107,13 @@ class Verdict(NamedTuple):
         """What to try next where nothing was found."""
         if self.ground > MUCH_GROUND:
             return GROUND
-        if not self.n_motions:
-            return "The pictures of each template do not move: plain sparse coding is enough for them."
         if self.explained < LEAST_EXPLAINED:
             return (
                 f"Much of the pictures is left: try more templates (--components), {self._other_motion}, more images, "
                 "or another --seed; `liesparse suggest DATA` compares some."
             )
+        if not self.n_motions:
+            return "The pictures of each template do not move: plain sparse coding is enough for them."
         return "Plain sparse coding explains as much without any motion: try fewer templates, or more images."
 
 
