@@ -47,7 +47,8 @@ test, factors, names = moving_digits(N_TEST, 1)
 # %%
 # Learn, with and without what is known
 # -------------------------------------
-# Afterwards each true factor is fitted by a linear function of the pose, one for each template.
+# Afterwards each true factor is fitted by a linear function of the pose, one for each template. Two learned axes alone
+# mix the shift to the side with the shear; with the shift given, all four factors come out.
 
 
 def learn(**group):
@@ -68,7 +69,7 @@ coder = learn(group=Translations(SIZE, SIZE) @ LearnedTorus(2))
 # ---------------------------
 # Walks along the two learned axes, which come after the two of the shift, as far as the poses of each template go.
 
-figure, axes = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained")
+figure, axes = plt.subplots(1, 2, figsize=(10, 2.1), layout="constrained")
 for place, axis in enumerate((2, 3)):
     frames = coder.traverse(test[[2, 4, 7]], axis, steps=9).numpy()
     title = f"A walk along learned axis {place + 1}"
