@@ -118,8 +118,7 @@ def advance(
     """Learn from one batch [Chau20, Algorithm 1, lines 4-14]; without ``n_steps`` as in a run of usual length."""
     batch = aligned(batch)
     parameters, adam, averages = state.parameters, state.adam, state.averages
-    length = settings.length(parameters.n_components, n_steps)
-    step = state.step + 1
+    step, length = state.step + 1, settings.length(parameters.n_components, n_steps)
     done, then = min(1.0, state.step / length), min(1.0, step / length)
     # Who has no part of a batch looks at a shape instead, which then counts for nothing.
     images = batch if len(batch) else parameters.dictionary[:, :1].T
