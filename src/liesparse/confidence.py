@@ -53,12 +53,12 @@ def _same_motion(
     An axis may change nothing, or be gone round several times. Where the picture alone is the same, as that of a bar
     turned by half a turn, the pose is not known.
     """
-    same = []
-    for mode in modes.unbind(dim=1):
-        for shapes in (codes, torch.ones_like(codes)):
-            here, there = (reconstruct(parameters, shapes, pose) for pose in (poses, mode))
-            same.append(torch.cosine_similarity(here, there) > ALIKE)
-    return torch.stack(same, dim=1).unflatten(1, (-1, 2)).all(dim=2)
+    same = torch.ones(modes.shape[:2], dtype=torch.bool, device=modes.device)
+    for shapes in (codes, torch.ones_like(codes)):
+        here = reconstruct(parameters, shapes, poses)
+        there = [reconstruct(parameters, shapes, mode) for mode in modes.unbind(dim=1)]
+        same &= torch.stack([torch.cosine_similarity(here, one) > ALIKE for one in there], dim=1)
+    return same
 
 
 @torch.no_grad()

@@ -203,22 +203,24 @@ def _start_of_inner(
     """
     outer = Outer(first.group_basis, first.frequencies)
 
-    def compose(found: Parameters) -> tuple[float, Parameters]:
-        both = replace(found, noise_std=first.noise_std, outer=outer)
-        return _objective(both, images[-N_COMPARED:], recipe), both
+    def compose(found: Parameters) -> Parameters:
+        return replace(found, noise_std=first.noise_std, outer=outer)
+
+    def score(both: Parameters) -> float:
+        return _objective(both, images[-N_COMPARED:], recipe)
 
     if recipe.start != "pairs" or recipe.learning.method != "em" or len(images) < FEW_IMAGES:
-        return compose(make_start(together, model, recipe, generator=generator).parameters)[1]
+        return compose(make_start(together, model, recipe, generator=generator).parameters)
     passes = []
     for _ in range(N_PASSES):
         found = make_start(together, model, recipe, generator=generator, settled=False).parameters
-        score, both = compose(found)
-        passes.append((score, found, together))
+        both = compose(found)
+        passes.append((score(both), found, together))
         _, _, _, poses, _ = infer(both, images, engine_for(both, recipe.learning))
         together = _brought_back(first, images, poses[:, : first.torus_dim])
     _, found, together = max(passes, key=lambda each: each[0])
     settled = _settle(found, together, recipe, _grows(model, recipe), generator)
-    return max(compose(found), compose(settled), key=lambda each: each[0])[1]
+    return max(compose(found), compose(settled), key=score)
 
 
 def _brought_back(

@@ -70,9 +70,7 @@ class Verdict(NamedTuple):
     given: bool = False  # the motion was known, and only shapes were learned
     ground: float = 0.0  # share of a picture that is an even ground
     noise: float = 0.0  # share of the energy of the pictures that is white noise
-    least_fit: float = (
-        LEAST_FIT  # share of a picture that the model explains, noise apart, below which it is a stranger
-    )
+    least_fit: float = LEAST_FIT  # share that is explained, noise apart, below which a picture is a stranger
     strange: float = 0.0  # share of the pictures that are
 
     def __str__(self) -> str:
@@ -285,9 +283,11 @@ def read_verdict(saved: object, path: object) -> Verdict | None:
         return None
     needed = set(Verdict._fields) - set(Verdict._field_defaults)
     numbers = saved if isinstance(saved, dict) and needed <= set(saved) <= set(Verdict._fields) else {}
-    effects, others = numbers.get("effects"), [value for name, value in numbers.items() if name != "effects"]
-    plain = all(isinstance(value, int | float | None) for value in others)
-    plain = plain and 0 <= (numbers.get("noise") or 0) <= MOST_NOISE
+    effects, others = numbers.get("effects"), {name: value for name, value in numbers.items() if name != "effects"}
+    plain = all(
+        isinstance(value, int | float) or (name, value) == ("pair_share", None) for name, value in others.items()
+    )
+    plain = plain and 0 <= numbers.get("noise", 0) <= MOST_NOISE
     if not numbers or not plain or not isinstance(effects, list) or not all(isinstance(e, float) for e in effects):
         reject("path", "a saved verdict", str(path), "Use another copy.")
     return Verdict(**numbers | {"effects": tuple(effects)})

@@ -165,7 +165,11 @@ def test_a_verdict_is_saved_with_the_model(model, tmp_path):
     assert "2 of 2 starts agree" in str(verdict)
     assert read_verdict(None, "x") is None
     values = verdict._asdict()
-    for wrong in ("found", {}, *(values | {key: bad} for key, bad in (("effects", "a"), ("snr", "b"), ("noise", 1.0)))):
+    for wrong in (
+        "found",
+        {},
+        *(values | {key: bad} for key, bad in (("effects", "a"), ("snr", "b"), ("noise", 1.0), ("least_fit", None))),
+    ):
         with pytest.raises(ValueError, match="a saved verdict"):
             read_verdict(wrong, "x")
     assert math.isclose(sum(verdict.effects), 0.9)
