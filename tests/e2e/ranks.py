@@ -4,7 +4,6 @@ OUT gets a model for each method, and its checkpoints in a folder beside it. At 
 the last process kills itself, by a real SIGKILL. SHARDS is the folder of images for the method "stream".
 """
 
-import multiprocessing
 import os
 import signal
 import sys
@@ -30,9 +29,6 @@ COMMON = Settings(
 )
 EM = replace(COMMON, posterior="adaptive", method="em", first_memory=10.0)
 METHODS = {"gradient": COMMON, "em": EM, "one shape": EM, "stream": COMMON, "composition": EM}
-
-IMPORTED = multiprocessing.get_context("forkserver")  # processes that need not import torch again
-IMPORTED.set_forkserver_preload(["e2e.ranks", "liesparse.estimators", "liesparse.run_directory"])
 
 
 def images() -> torch.Tensor:
@@ -98,43 +94,12 @@ def main(out: str, shards: str, deadly: str, *methods: str) -> None:
             raise SystemExit(1) from None
 
 
-def side_by_side(n_processes, folder, function, *arguments):
-    """Call a function in several processes as torchrun would; return whether all ended well, and what they printed."""
-    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    shared = {"WORLD_SIZE": n_processes, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": store.port, "OMP_NUM_THREADS": 1}
-    shared |= {"TORCHELASTIC_USE_AGENT_STORE": True}
-    started = []
-    for rank in range(n_processes):
-        environment = {name: str(value) for name, value in {**shared, "RANK": rank, "LOCAL_RANK": rank}.items()}
-        told = folder / f"{rank}.txt"
-        started.append(IMPORTED.Process(target=be_one, args=(environment, told, function, *arguments)))
-        started[-1].start()
-    for process in started:
-        process.join(300)
-    words = "".join((folder / f"{rank}.txt").read_text() for rank in range(n_processes))
-    return all(process.exitcode == 0 for process in started), words
-
-
-def be_one(environment, told, function, *arguments):
-    """Be one of several processes, and write what is printed into a file."""
-    os.environ.update(environment)
-    with told.open("w") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-    sys.stdout = sys.stderr = os.fdopen(1, "w", buffering=1)
-    function(*map(str, arguments))
-
-
-def call_train(*arguments):
-    sys.argv = ["liesparse", "train", *arguments]
-    cli.main()
-
-
 def train_on_own(first, second, stream, out):
     """Learn from other files than the other process."""
     data = (first, second)[int(os.environ["RANK"])]
     sizes = ("--components", "3", "--irreps", "3", "--torus-dim", "1", "--epochs", "1")
-    call_train(f"{data}:stream={stream}", "--out", out, *sizes)
+    sys.argv = ["liesparse", "train", f"{data}:stream={stream}", "--out", out, *sizes]
+    cli.main()
 
 
 if __name__ == "__main__":

@@ -2,14 +2,14 @@
 
 import os
 import re
-import subprocess
 import zipfile
+from functools import partial
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from shell import COMMAND, run
+from shell import Forked, call_main, run
 
 SMALL = ["--components", "4", "--irreps", "10", "--set", "start=data", "--epochs", "2", "--seed", "3"]
 
@@ -109,9 +109,8 @@ def test_wrong_use_exits_with_two(arguments, message, tmp_path):
 
 def test_a_full_disk_leaves_no_half_file(tmp_path):
     """A limit on file size stands in for a full disk."""
-    command = " ".join([*COMMAND, "train", "digits", "--out", str(tmp_path / "run"), *SMALL])
-    limited = ["bash", "-c", f"trap '' XFSZ; ulimit -f 8; {command}"]
-    done = subprocess.run(limited, capture_output=True, text=True, timeout=300, check=False)
+    limited = partial(call_main, most_bytes=8192)
+    done = Forked(limited, "train", "digits", "--out", tmp_path / "run", *SMALL, apart=True).complete()
     assert done.returncode == 1, done.stderr
     assert "File too large" in done.stdout
     assert "Traceback" not in done.stderr

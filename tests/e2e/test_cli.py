@@ -2,10 +2,10 @@
 
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
@@ -13,7 +13,7 @@ from liesparse import __version__
 from liesparse.posterior.kernels.library import runnable
 from liesparse.reproduce import bench, figures
 from liesparse.run_directory import load_run
-from shell import COMMAND, run
+from shell import Forked, call_main, run
 
 FEW = "190"  # images; so few that nobody looks for pairs, which takes long
 N_TEST = 300  # held-out images, which take longer than the rest
@@ -44,12 +44,6 @@ def test_public_names_all_load():
     subprocess.run([sys.executable, "-c", code], check=True)
     bad = subprocess.run([sys.executable, "-c", "import liesparse; liesparse.nothing"], capture_output=True, text=True)
     assert "AttributeError: No liesparse attribute nothing" in bad.stderr
-
-
-def with_few_test_images(module):
-    """Return a command like ``COMMAND`` that holds out fewer images than usual."""
-    code = f"from liesparse.reproduce import {module} as m; m.N_TEST = {N_TEST}; from liesparse.cli import main; main()"
-    return [sys.executable, "-c", code]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -111,15 +105,9 @@ def test_demo_says_when_it_cannot_write(tmp_path):
 
 def test_demo_tells_its_result_when_the_disk_is_full(tmp_path):
     """A limit on file size stands in for a full disk: the first large write fails."""
-    arguments = ["demo", "--out", str(tmp_path / "runs"), "--epochs", "1", "--images", FEW]
-    command = shlex.join([*with_few_test_images("figures"), *arguments])
-    done = subprocess.run(
-        ["bash", "-c", f"trap '' XFSZ; ulimit -f 64; {command}"],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    limited = partial(call_main, most_bytes=65536, n_test=N_TEST)
+    arguments = ("demo", "--out", tmp_path / "runs", "--epochs", "1", "--images", FEW)
+    done = Forked(limited, *arguments, apart=True).complete()
     assert done.returncode == 1, done.stderr
     assert "Lie Group Sparse Coding" in done.stdout
     assert "File too large" in done.stdout
@@ -129,9 +117,7 @@ def test_demo_tells_its_result_when_the_disk_is_full(tmp_path):
 
 def test_interrupted_demo_keeps_the_model_so_far(tmp_path):
     out = tmp_path / "runs"
-    arguments = [*COMMAND, "demo", "--out", str(out), "--epochs", "1000", "--images", FEW]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        assert process.stdout is not None
+    with Forked(call_main, "demo", "--out", out, "--epochs", "1000", "--images", FEW) as process:
         for line in process.stdout:
             if "epoch 5/" in line:
                 break
@@ -169,10 +155,8 @@ def test_table1_says_where_it_looked_for_mnist(tmp_path):
 
 
 def test_interrupted_table1_keeps_its_cells(tmp_path):
-    command = with_few_test_images("table1")
-    arguments = [*command, "reproduce", "table1", "--rows", "translation", "--out", str(tmp_path)]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        assert process.stdout is not None
+    command = partial(call_main, n_test=N_TEST)
+    with Forked(command, "reproduce", "table1", "--rows", "translation", "--out", tmp_path) as process:
         for line in process.stdout:
             if "known-group" in line:
                 break

@@ -1,17 +1,14 @@
 """``liesparse reproduce figures`` as a person would use it, on a tiny scale."""
 
 import signal
-import subprocess
-import sys
+from functools import partial
 
 import pytest
 
 from liesparse.reproduce import table1
-from shell import run
+from shell import Forked, call_main, run
 
 N_TEST = 300  # held-out images; to measure the usual 10,000 takes longer than all the rest
-LIESPARSE = f"from liesparse.reproduce import table1; table1.N_TEST = {N_TEST}; from liesparse.cli import main; main()"
-COMMAND = [sys.executable, "-c", LIESPARSE, "reproduce", "figures"]
 TINY = ["--images", "190", "--epochs", "2"]  # so few that nobody looks for pairs
 
 
@@ -30,9 +27,8 @@ def out(tmp_path_factory):
 @pytest.fixture(scope="module")
 def stopped(out):
     """What a run says that is interrupted after its first epoch."""
-    arguments = [*COMMAND, "--rows", "translation", "--out", str(out), *TINY]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        assert process.stdout is not None
+    command = partial(call_main, n_test=N_TEST)
+    with Forked(command, "reproduce", "figures", "--rows", "translation", "--out", out, *TINY) as process:
         for line in process.stdout:
             if "epoch 1/2" in line:
                 break

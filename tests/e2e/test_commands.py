@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from PIL import Image
 from liesparse import figures
 from liesparse.data import load_data
 from liesparse.run_directory import load_run
-from shell import COMMAND, run
+from shell import Forked, call_main, run
 
 SMALL = ["--components", "4", "--irreps", "10", "--set", "start=data", "--epochs", "2", "--seed", "3"]
 
@@ -94,8 +93,7 @@ def test_a_run_is_not_overwritten_and_a_finished_one_does_not_train_again(traine
 def test_ctrl_c_and_resume_give_the_same_model(trained, tmp_path):
     folder, _ = trained
     out = tmp_path / "run"
-    arguments = [*COMMAND, "train", "digits", "--out", str(out), *SMALL]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    with Forked(call_main, "train", "digits", "--out", out, *SMALL) as process:
         for line in process.stdout:
             if line.lstrip().startswith("1/2"):
                 break
@@ -111,8 +109,7 @@ def test_ctrl_c_and_resume_give_the_same_model(trained, tmp_path):
 
 
 def test_ctrl_c_before_the_first_step_says_that_nothing_is_lost(tmp_path):
-    arguments = [*COMMAND, "train", "translation:n=2000,n_test=10", "--out", str(tmp_path / "run")]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    with Forked(call_main, "train", "translation:n=2000,n_test=10", "--out", tmp_path / "run") as process:
         for line in process.stdout:
             if "first the motion" in line:
                 break

@@ -2,7 +2,6 @@
 
 import http.client
 import json
-import os
 import re
 import signal
 import socket
@@ -11,15 +10,13 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
-from pathlib import Path
+from functools import partial
 from urllib.parse import urlsplit
 
 import pytest
 
+import processes
 import shell
-
-COMMAND = [sys.executable, "-m", "liesparse", "explore"]
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "scale.py"
 
 
 def run(*arguments, **options):
@@ -27,10 +24,9 @@ def run(*arguments, **options):
 
 
 @contextmanager
-def serving(*arguments, **settings):
+def serving(*arguments):
     """Start a server and yield what it printed up to its address; it is always stopped."""
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    with subprocess.Popen([*COMMAND, *arguments], **streams, **settings) as process:
+    with shell.Forked(shell.call_main, "explore", *arguments) as process:
         output = ""
         while "http://" not in output:
             line = process.stdout.readline()
@@ -170,12 +166,8 @@ def test_wrong_use_is_one_line(tmp_path, arguments, code, message):
 
 
 @pytest.mark.parametrize("missing", ["fastapi", "uvicorn"])
-def test_without_the_extra_it_says_how_to_install_it(tmp_path, missing):
-    (tmp_path / missing).mkdir()
-    blocked = f"raise ModuleNotFoundError(\"No module named '{missing}'\", name='{missing}')"
-    (tmp_path / missing / "__init__.py").write_text(blocked)
-    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
-    done = run("--no-open", env={**os.environ, "PYTHONPATH": path})
+def test_without_the_extra_it_says_how_to_install_it(missing):
+    done = shell.Forked(partial(shell.call_main, missing=missing), "explore", "--no-open", apart=True).complete()
     assert done.returncode == 1
     assert done.stdout == (
         f"No module named '{missing}'. The explorer needs FastAPI and uvicorn. "
@@ -199,9 +191,7 @@ def test_help_needs_neither_torch_nor_fastapi():
 
 
 def test_fifty_clients_at_once_all_get_answers():
-    command = [sys.executable, str(BENCHMARK), "--part", "server", "--seconds", "3", "--clients", "50"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    found = json.loads(done.stdout)["server"]
+    found = processes.measure_server(lambda _: None, seconds=3, clients=50)
     assert found["errors"] == 0, found
     assert found["requests"] > 50
     assert found["exit_code"] == 0

@@ -20,7 +20,7 @@ from liesparse.metrics import evaluate
 from liesparse.model import Parameters
 from liesparse.posterior import AdaptiveEngine, GridEngine, pose_natural
 
-SEEDS, MORE, ENOUGH = range(3), range(3, 6), 5
+SEEDS, MORE, ENOUGH = range(2), range(2, 6), 5
 SCRIPT = Path(__file__).with_name("miniature.py")
 _spec = importlib.util.spec_from_file_location("miniature", SCRIPT)
 miniature = importlib.util.module_from_spec(_spec)
@@ -78,7 +78,7 @@ def judge(model: Parameters, test: TransformedImages) -> Outcome:
 
 
 def test_most_trainings_explain_new_images_and_find_the_shift(learned, tmp_path):
-    """All of the first three, or else five of six."""
+    """Both of the first two, or else five of six."""
     outcomes = [judge(*one) for one in learned]
     if not all(outcome.good for outcome in outcomes):
         outcomes += [judge(*one) for one in train(MORE, tmp_path)]

@@ -2,26 +2,22 @@
 
 import random
 import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import pytest
 
+from e2e import victim
 from liesparse.checkpoint import list_checkpoints, load_checkpoint
-
-VICTIM = Path(__file__).with_name("victim.py")
+from shell import Forked
 
 
 def launch(folder, out, *extra):
-    command = [sys.executable, str(VICTIM), str(folder), str(out), *map(str, extra)]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    return Forked(victim.main, *map(str, (folder, out, *extra)))
 
 
 def finish(process):
-    _, message = process.communicate(timeout=120)
-    return process.returncode, message
+    done = process.complete()
+    return done.returncode, done.stdout
 
 
 @pytest.fixture(scope="module")

@@ -140,14 +140,13 @@ def test_many_or_long_names_are_told_in_a_few(tmp_path):
 
 
 MEASURE = """
-import sys
 from pathlib import Path
 from liesparse.data import load_data
 def peak(): return 1024 * int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
-load_data(sys.argv[1] + ":size=28,crop=yes")
+load_data("{}/small:size=28,crop=yes")
 before = peak()
 try:
-    print(load_data(sys.argv[2] + sys.argv[3]).summary())
+    print(load_data("{}/large{}").summary())
 except ValueError as error:
     print(error)
 print(peak() - before)
@@ -165,9 +164,7 @@ def test_a_large_picture_takes_little_memory(tmp_path, mode):
     Image.new(mode, (7000, 7000), "white").save(tmp_path / "large" / "b.png", compress_level=1)
     n_bytes = 49_000_000 * (1 if mode == "L" else 4)
     for parameters, most in ((":size=28,crop=yes", n_bytes + 120_000_000), ("", 60_000_000)):
-        folders = [str(tmp_path / name) for name in ("small", "large")]
-        command = [sys.executable, "-c", MEASURE, *folders, parameters]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
+        done = shell.Forked(exec, MEASURE.format(tmp_path, tmp_path, parameters), {}, apart=True).complete()
         said, added = done.stdout.splitlines()
         assert int(added) < most
         assert ("1 image to learn from and 1 to test" if parameters else "at most 1,048,576 pixels") in said
@@ -201,7 +198,8 @@ def test_nothing_stays_where_the_cache_cannot_be_written(tmp_path):
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     environment = os.environ | places | {"TMPDIR": str(temporary)}
-    done = shell.run("data", "preview", "digits", cwd=tmp_path, env=environment)
+    command = [sys.executable, "-m", "liesparse", "data", "preview", "digits"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "preview.png").exists()
     assert list(temporary.iterdir()) == []

@@ -5,8 +5,6 @@ import io
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from contextlib import contextmanager
 from urllib.parse import parse_qs
 
@@ -15,14 +13,12 @@ import torch
 from PIL import Image
 
 from liesparse.model import reconstruct
+from shell import Forked, call_main
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 SAME_GREY = 3  # of 255: half precision and rounding
-
-COMMAND = [sys.executable, "-m", "liesparse", "explore"]
-
 
 # Three frames (the input is told, a paint is scheduled, it paints), then a timer that runs after the link's, of 200 ms.
 SETTLED = """() => new Promise(done => {
@@ -32,7 +28,7 @@ SETTLED = """() => new Promise(done => {
 
 @contextmanager
 def serving(*arguments):
-    with subprocess.Popen([*COMMAND, "--no-open", *arguments], stdout=subprocess.PIPE, text=True) as server:
+    with Forked(call_main, "explore", "--no-open", *arguments, apart=True) as server:
         try:
             yield re.search(r"http://\S+", server.stdout.readline()).group(), server
         finally:
