@@ -1,7 +1,7 @@
 """The checker that the suite puts around every function of liesparse: an int is a fine float.
 
 Left out is what takes anything and complains in words of its own: constructors of estimators (scikit-learn's contract),
-recipes, and commands, whose arguments typer has checked. In each test the first few thousand calls are checked and no
+recipes, and commands, whose arguments typer has checked. In each test the first thousand calls are checked and no
 more after them: a learning of thousands of equal steps would otherwise take twice as long.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 import jaxtyping
 from beartype import BeartypeConf, beartype
 
-CHECKED = 4000  # calls in each test
+CHECKED = 1000  # calls in each test
 _check = beartype(conf=BeartypeConf(is_pep484_tower=True))
 _n_calls = 0
 
