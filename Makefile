@@ -1,5 +1,7 @@
 # make demo, make explore, make test, make docs: each sets up .venv first if need be.
 PYTHON ?= python3
+# Bytecode is written on first import, wherever the environment forbids it: importing torch anew takes seconds, a hundred times.
+export PYTHONDONTWRITEBYTECODE :=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed

@@ -9,6 +9,7 @@ alone, and from near ones only, is toroidal subgroup analysis [Cohen14].
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -30,6 +31,7 @@ TOO_NEAR = 0.9  # images of a larger overlap, over the part of them that is not 
 NEAR_STEPS, FAR_STEPS, STEPS_PER_UPDATE = 600, 100, 2
 MOST_BLOCKS, GROWTH = 12, 1.05  # blocks of far steps, and how many more pairs each must explain
 N_NEAR, N_FAR, N_POOL = 200, 600, 400  # pairs in each step, and images from which far ones are drawn
+STEPS_SHOWN = 20  # after which somebody is told
 MEMORY = 1000  # pairs that the running average remembers
 EXPLAINED = 0.35  # of the way from the residual of neighbours to that of any two images
 N_CANDIDATES = 300  # images from which the first shapes are chosen
@@ -37,6 +39,8 @@ N_SORTED, N_ROUNDS, LAST_ROUNDS = 1500, 10, 3  # images that are sorted by shape
 ALIKE = 0.5  # of the images of a usual shape, those that are averaged for a new one
 N_ALIGNED = 3  # times that each shape is brought to the pose of the others
 WON = 2.0  # how much more a new shape must explain than is lost with an old one
+
+logger = logging.getLogger(__name__)
 
 Coords = Float[Tensor, "image column"]  # of images in the span of the first W
 Planes = Float[Tensor, "image irrep 2"]
@@ -147,6 +151,8 @@ def _learn_turn(
         weight = float(kept.sum())
         average = torch.lerp(average, new / max(1.0, weight), min(1.0, weight / MEMORY) if step else 1.0)
         step += 1
+        if step % STEPS_SHOWN == 0:
+            logger.debug("the motion from pairs of images, step %d of %d or more", step, n_steps)
         if step % STEPS_PER_UPDATE == 0:
             turn = stiefel.polar(average, turn)
         if step == n_steps and len(counts) <= MOST_BLOCKS:  # as long as more and more pairs are explained
@@ -171,6 +177,7 @@ def sort_images(planes: Planes, shapes: Shapes, parameters: Parameters, engine: 
     few = planes[: N_CANDIDATES // len(engine.tori)]
     candidates, of_candidates = _candidates(few, len(shapes), parameters, engine)
     for round_ in range(N_ROUNDS):
+        logger.debug("the shapes that move, round %d of %d", round_ + 1, N_ROUNDS)
         shapes = _unit(shapes)
         scores, returned = zip(*(_score(one, planes, parameters, engine) for one in shapes), strict=True)
         winner = torch.stack(scores).argmax(dim=0)

@@ -1,7 +1,8 @@
-"""Where learning starts: random parameters, or a motion and shapes that are found in the images in about a minute."""
+"""Where learning starts: random parameters, or a motion and shapes that are found in the images before that."""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ from liesparse.pose_coordinates import improve_coordinates
 from liesparse.posterior.sampling import MOST_AXES_BY_GRID
 from liesparse.recipes import Recipe
 from liesparse.settings import MOST_IRREPS, ModelSettings
-from liesparse.state import State
+from liesparse.state import Progress, State
 
 FIRST_FREQUENCIES = 24  # of one axis, before the lattice is fitted
 TRIAL_IMAGES = 600  # for each shape, in each round of trials of several starts
@@ -33,6 +34,8 @@ VIEWS = 6  # the same where the inner one is to be learned: only views that lie 
 BROUGHT = 3000  # images from which the inner one is learned, brought together by the outer one
 N_PASSES = 4  # as often, from where both groups then bring them; the best goes on
 AGREEMENT = 0.2  # starts agree if their shares of pairs differ by no more
+
+logger = logging.getLogger(__name__)
 
 
 class Start(NamedTuple):
@@ -114,6 +117,7 @@ def make_start(
     if recipe.start != "pairs" or len(images) < FEW_IMAGES:
         return Start(start)
     engine = engine_for(start, recipe.learning)
+    logger.info("first the motion from pairs of images")
     motion = learn_motion(start, images, engine, generator=generator)
     start = choose_shapes(motion, model.n_components, engine)
     if recipe.learning.method == "em" and settled:
@@ -152,6 +156,7 @@ def _start_of_group(
     )
     if recipe.start != "pairs":
         return start
+    logger.info("first the shapes, by the motion that is given")
     return sort_again(start, images[order], engine_for(start, recipe.learning))
 
 
@@ -254,11 +259,17 @@ def _settle(
     order = torch.randperm(n_images, generator=generator).to(images.device)
     n_epochs = -(-wanted // n_images)
     hot = replace(recipe.learning, n_epochs=n_epochs, first_memory=HOT_MEMORY, last_memory=HOT_MEMORY)
-    learned = learn(start, images[order[:wanted]], hot, generator=generator)
+    logger.info("then a first short learning")
+
+    def tell(progress: Progress) -> None:
+        logger.debug("a first short learning, batch %d of %s", progress.step, progress.n_steps)
+
+    learned = learn(start, images[order[:wanted]], hot, generator=generator, callback=tell)
     learned = sort_again(learned, images[order], engine_for(learned, recipe.learning))
     start = max(start, learned, key=lambda model: _objective(model, images[order[-N_COMPARED:]], recipe))
     if not grows or start.torus_dim > MOST_AXES_BY_GRID:  # the search grows with the square of the axes
         return start
+    logger.info("then the coordinates of the pose")
     better = improve_coordinates(start, images, engine_for(start, recipe.learning), generator=generator)
     return start if better is start else sort_again(better, images[order], engine_for(better, recipe.learning))
 

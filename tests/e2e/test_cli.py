@@ -1,6 +1,7 @@
 """The command line as a person would use it."""
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ from functools import partial
 import pytest
 
 from liesparse import __version__
+from liesparse.cli.common import ProgressBar, show_start
 from liesparse.posterior.kernels.library import runnable
 from liesparse.reproduce import bench, figures
 from liesparse.run_directory import load_run
@@ -85,6 +87,17 @@ def test_demo_writes_model_metrics_and_picture(small_demo):
     assert run_folder.coder.image_shape_ == (28, 28)
     assert [entry["epoch"] for entry in run_folder.coder.history_] == [1, 2]
     assert run_folder.metrics == metrics
+
+
+def test_what_comes_before_the_first_epoch_is_shown(capsys):
+    logger = logging.getLogger("liesparse.start")
+    before = logger.level
+    with ProgressBar("learning") as bar, show_start(bar):
+        logger.info("first the motion")
+        logger.debug("step 20")  # for a terminal's bar
+    assert bar.note == "step 20"
+    assert "learning: first the motion" in capsys.readouterr().out
+    assert (logger.handlers, logger.level) == ([], before)
 
 
 def test_demo_repeats_with_the_same_seed(small_demo, tmp_path):

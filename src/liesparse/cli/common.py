@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import json
+import logging
 import os
 import sys
 import tempfile
@@ -156,9 +157,6 @@ def _explain(error: Exception) -> str:
     return f"{error.strerror or error}{where}. {hint}"
 
 
-FIRST_THE_MOTION = "first the motion from pairs of images, which takes about a minute …"
-
-
 class ProgressBar(Progress):
     """A bar with the time left in a terminal; elsewhere a line for each note that is marked as one."""
 
@@ -175,6 +173,33 @@ class ProgressBar(Progress):
         self.update(self.task_ids[0], completed=done, total=total, note=note)
         if line and not self.console.is_terminal:
             self.console.print(f"{self.name}: {note}")
+
+
+class _Notes(logging.Handler):
+    """Shows on a bar what is logged: a step's begin with a line of its own, and how far it has come."""
+
+    def __init__(self, bar: ProgressBar) -> None:
+        super().__init__()
+        self.bar = bar
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.bar.show(record.getMessage(), line=record.levelno >= logging.INFO)
+
+
+@contextmanager
+def show_start(bar: ProgressBar) -> Iterator[None]:
+    """Show on a bar what is done before the first epoch."""
+    notes, loggers = _Notes(bar), [logging.getLogger(f"liesparse.{name}") for name in ("start", "pairs")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.DEBUG)
+        logger.addHandler(notes)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+            logger.removeHandler(notes)
 
 
 def print_table(title: str | None, head: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool = True) -> None:

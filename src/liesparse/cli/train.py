@@ -155,9 +155,8 @@ def _learn(coder: LieSparseCoder, loaded: LoadedData, group: Group) -> None:
 
         images = loaded.stream or loaded.train.reshape(-1, *loaded.image_shape)
         try:
-            if recipe.start == "pairs" and coder.group == "learned":
-                bar.show(common.FIRST_THE_MOTION, line=True)
-            coder.set_params(callbacks=[watch]).fit(images, group=group)
+            with common.show_start(bar):
+                coder.set_params(callbacks=[watch]).fit(images, group=group)
         except training.Interrupted as stopped:
             message = str(stopped).replace(training.GO_ON, "The same command with --resume goes on from there.")
             raise KeyboardInterrupt(message) from None
@@ -218,7 +217,6 @@ def demo(
     console.print(f"Making {images:,} images of ten digits shifted by up to 7 pixels; nobody tells the model so.")
     how = {"data": f"translation:n={images},seed={seed}", "recipe": "best", "seed": seed, "epochs": epochs}
     with common.ProgressBar("learning") as bar:
-        bar.show(common.FIRST_THE_MOTION, line=True)
 
         def watch(progress: Progress, history: list[dict[str, Any]]) -> None:
             note = f"epoch {progress.epoch}/{epochs}"
@@ -227,7 +225,8 @@ def demo(
             bar.show(note, progress.step, progress.n_steps, line=progress.end_of_epoch)
 
         try:
-            result = run_demo(images, epochs, seed, callback=watch)
+            with common.show_start(bar):
+                result = run_demo(images, epochs, seed, callback=watch)
         except Interrupted as stopped:
             state, history = stopped.checkpoint.state, stopped.checkpoint.history
             coder = LieSparseCoder.from_model(state.parameters, (28, 28), history=history, random_state=seed)
