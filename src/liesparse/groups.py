@@ -56,7 +56,7 @@ class Composable:
     """Groups can stand one after the other: ``Translations(28, 28) @ Rotations(28, 28)`` turns, then shifts."""
 
     def __matmul__(self, inner: Any) -> Composition:
-        return compose(self, inner)
+        return Composition(self, inner)
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,13 @@ class Composition:
     An outer group that is to be learned is learned first, alone and with more shapes, and then held.
     """
 
-    outer: KnownGroup | LearnedTorus
-    inner: KnownGroup | LearnedTorus
+    outer: Any  # each a known group or a learned torus
+    inner: Any
+
+    def __post_init__(self) -> None:
+        if not all(isinstance(part, KnownGroup | LearnedTorus) for part in (self.outer, self.inner)):
+            fix = "Write Translations(28, 28) @ Rotations(28, 28), or with LearnedTorus(1) in the place of either."
+            reject("group", "two groups", f"{self.outer!r} @ {self.inner!r}", fix)
 
     @property
     def name(self) -> str:
@@ -100,14 +105,6 @@ class Composition:
 Group = KnownGroup | LearnedTorus | Composition
 
 
-def compose(outer: Any, inner: Any) -> Composition:
-    """Return two groups one after the other, as ``outer @ inner`` does."""
-    if not all(isinstance(part, KnownGroup | LearnedTorus) for part in (outer, inner)):
-        fix = "Write Translations(28, 28) @ Rotations(28, 28), or with LearnedTorus(1) in the place of either."
-        reject("group", "two groups", f"{outer!r} @ {inner!r}", fix)
-    return Composition(outer, inner)
-
-
 @dataclass(frozen=True)
 class Translations(Composable):
     """Pictures shifted to the right and down, round the edges: the Fourier basis."""
@@ -122,8 +119,18 @@ class Translations(Composable):
         return Coordinate("shift_x", "pixels", self.width), Coordinate("shift_y", "pixels", self.height)
 
     def make_basis(self, images: Float[Tensor, "image pixel"], n_irreps: int) -> Basis:
-        """Return the waves that hold most of the energy of the images."""
-        return _fourier_basis((self.height, self.width), images, n_irreps)
+        """Return the waves below half of each size that hold most energy, and what cannot move.
+
+        That is the constant and, where a size is even, the wave that alternates from pixel to pixel along it.
+        """
+        shape, sizes = (self.height, self.width), torch.tensor([self.width, self.height])
+        _check_shape(images, *shape)
+        omega = torch.cartesian_prod(*(torch.arange(-((size - 1) // 2), (size + 1) // 2) for size in sizes.tolist()))
+        omega = omega[len(omega) // 2 + 1 :]  # in this order -ω comes before ω, and 0 is in the middle
+        still = [torch.ones(images.shape[1], dtype=torch.float64)]
+        if (even := sizes % 2 == 0).any():
+            still.append(1 - 2 * grid_places(shape)[:, even].sum(dim=1).remainder(2))
+        return _most_energy(fourier_waves(shape, omega), omega, torch.stack(still, dim=1), images, n_irreps)
 
 
 @dataclass(frozen=True)
@@ -235,7 +242,7 @@ def find_group(name: Any, image_shape: tuple[int, ...], torus_dim: int = 2) -> G
     outer, composed, inner = name.partition("@")
     if composed:
         learned = 1 if outer == "learned" else torus_dim  # two learned axes outside, one inside
-        return compose(find_group(outer, image_shape), find_group(inner, image_shape, learned))
+        return Composition(find_group(outer, image_shape), find_group(inner, image_shape, learned))
     if name == "learned":
         return LearnedTorus(torus_dim)
     if name == "shift":
@@ -252,22 +259,6 @@ def _check_shape(images: Float[Tensor, "image pixel"], *sizes: int) -> None:
     if images.shape[1] != math.prod(sizes):
         expected = " × ".join(map(str, sizes)) + f" = {math.prod(sizes)} pixels"
         reject("images", f"images of the group's size, {expected}", f"{images.shape[1]} pixels", "Change one of them.")
-
-
-def _fourier_basis(shape: tuple[int, ...], images: Float[Tensor, "image pixel"], n_irreps: int) -> Basis:
-    """Return the waves below half of each size that hold most energy, and what cannot move.
-
-    That is the constant and, where a size is even, the wave that alternates from pixel to pixel along it.
-    """
-    _check_shape(images, *shape)
-    halves = [(size - 1) // 2 for size in reversed(shape)]
-    omega = torch.cartesian_prod(*(torch.arange(-half, half + 1) for half in halves)).view(-1, len(shape))
-    omega = omega[len(omega) // 2 + 1 :]  # in this order -ω comes before ω, and 0 is in the middle
-    still = [torch.ones(images.shape[1], dtype=torch.float64)]
-    even = torch.tensor([size % 2 == 0 for size in reversed(shape)])
-    if even.any():
-        still.append(1 - 2 * grid_places(shape)[:, even].sum(dim=1).remainder(2))
-    return _most_energy(fourier_waves(shape, omega), omega, torch.stack(still, dim=1), images, n_irreps)
 
 
 def grid_places(shape: tuple[int, ...]) -> Float[Tensor, "pixel axis"]:

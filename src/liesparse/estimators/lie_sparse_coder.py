@@ -20,7 +20,7 @@ from liesparse.data import ShardBatches, Shards
 from liesparse.devices import choose_device, to_cpu
 from liesparse.estimators.posed_coder import PosedCoder
 from liesparse.files import Sealed
-from liesparse.groups import Basis, Composition, Fixed, Group, KnownGroup, LearnedTorus, compose, find_group
+from liesparse.groups import Basis, Composition, Fixed, Group, KnownGroup, LearnedTorus, find_group
 from liesparse.learning import advance, engine_for
 from liesparse.model import Parameters, PosePrior
 from liesparse.parallel import ALONE
@@ -246,7 +246,7 @@ class LieSparseCoder(PosedCoder):
                     Fixed(*basis) if name == Fixed.name else find_group(name, self.image_shape_, basis[1].shape[1])
                     for name, basis in zip(names, bases, strict=True)
                 ]
-                return compose(*parts) if len(parts) > 1 else parts[0]
+                return Composition(*parts) if len(parts) > 1 else parts[0]
         return find_group(self.group, self.image_shape_, self.torus_dim)
 
     def coordinate_names(self) -> list[str] | None:

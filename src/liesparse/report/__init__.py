@@ -76,32 +76,34 @@ def write_report(
     """
     found = Findings(coder, **images)
     pictures: Files = {}
-    content = page.render(
-        title=title,
-        found=found,
-        names=coder.coordinate_names(),
-        n_given=len(images["test"]),
-        facts=facts or {},
-        metrics=metrics or {},
-        min_images=symmetry.MIN_IMAGES,
-        motions=(*symmetry.FIELDS, "translation", "all linear motions"),
-        faint=FAINT,
-        n_steps=N_STEPS,
-        rates=[_rates(fit) for fit in found.group.axes],
-        templates=(templates := _templates(found, pictures)),
-        template_pictures=dict(zip(found.order, templates, strict=False)),
-        factor_plots=_factor_plots(found, pictures),
-        changes=[_changes(found, fit, pictures) for fit in found.group.axes],
-        traversals=[_traversal(found, *each, pictures) for each in enumerate(found.reach())],
-        doubtful=[(found.names[row], _tile(found.shown(found.images[row]), found)) for row in found.doubtful()[:24]],
-        examples=_examples(found, pictures),
-        curves=_curves(coder.history_, pictures),
-        **_planes(found, pictures),
-    )
+    told = {"title": title, "facts": facts or {}, "metrics": metrics or {}, "n_given": len(images["test"])}
+    content = page.render(names=coder.coordinate_names(), **told, **_sections(found, coder.history_, pictures))
     for name, picture in pictures.items():
         write_atomically(folder / "report" / name, picture)
     write_atomically(folder / "report.html", content.encode())  # last, so that it is only there when all is
     return folder / "report.html"
+
+
+def _sections(found: Findings, history: Sequence[Mapping[str, Any]], pictures: Files) -> dict[str, Any]:
+    """Return what stands in the blanks of the page, by their names."""
+    templates = _templates(found, pictures)
+    return {
+        "found": found,
+        "min_images": symmetry.MIN_IMAGES,
+        "motions": (*symmetry.FIELDS, "translation", "all linear motions"),
+        "faint": FAINT,
+        "n_steps": N_STEPS,
+        "rates": [_rates(fit) for fit in found.group.axes],
+        "templates": templates,
+        "template_pictures": dict(zip(found.order, templates, strict=False)),
+        "factor_plots": _factor_plots(found, pictures),
+        "changes": [_changes(found, fit, pictures) for fit in found.group.axes],
+        "traversals": [_traversal(found, *each, pictures) for each in enumerate(found.reach())],
+        "doubtful": [(found.names[row], _tile(found.shown(found.images[row]), found)) for row in found.doubtful()[:24]],
+        "examples": _examples(found, pictures),
+        "curves": _curves(history, pictures),
+        **_planes(found, pictures),
+    }
 
 
 # ---- the pictures of each section, in the order in which a person asks; some are also files beside the page
