@@ -31,9 +31,8 @@ from liesparse.lattice import half_lattice
 from liesparse.learning import advance, learn
 from liesparse.model import reconstruct
 from liesparse.posterior import AdaptiveEngine, Engine, GridEngine, SamplingEngine, make_engine, natural_parameters
-from liesparse.recipes import load_recipe
 from liesparse.reproduce.bench import SHARPNESS, Problem, Shape, alternate, compare_engines, make_problem, peak_memory
-from liesparse.settings import Settings
+from liesparse.settings import Settings, load_recipe
 from liesparse.state import State
 from processes import Found, Report, call, measure_server, measure_streaming
 

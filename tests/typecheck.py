@@ -26,7 +26,7 @@ def begin() -> None:
 
 def check(function: Callable[..., Any]) -> Callable[..., Any]:
     module = getattr(function, "__module__", "")
-    constructs = function.__name__ == "__init__" and module.startswith(("liesparse.estimators", "liesparse.recipes"))
+    constructs = function.__name__ == "__init__" and module.startswith(("liesparse.estimators", "liesparse.settings"))
     if constructs or module.startswith("liesparse.cli"):
         return function
     checked = _check(function)

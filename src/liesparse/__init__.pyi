@@ -30,8 +30,8 @@ from .posterior import ReferenceEngine as ReferenceEngine
 from .posterior import SamplingEngine as SamplingEngine
 from .posterior import TorusPosterior as TorusPosterior
 from .posterior import log_likelihood as log_likelihood
-from .recipes import load_recipe as load_recipe
 from .settings import Settings as Settings
+from .settings import load_recipe as load_recipe
 from .suggestion import suggest as suggest
 
 __version__: str

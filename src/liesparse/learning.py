@@ -17,7 +17,6 @@ from torch import Tensor
 
 from liesparse import em, stiefel
 from liesparse._checks import check_images
-from liesparse.batches import BatchSource, ShuffledArrays
 from liesparse.devices import aligned, full_precision, read_numbers
 from liesparse.inference import Gradients, expect_pose, infer_codes, parameter_gradients
 from liesparse.model import Parameters, unit_columns
@@ -25,7 +24,7 @@ from liesparse.parallel import ALONE, Group
 from liesparse.posterior import PoseEngine, engine_of
 from liesparse.reseed import reseed
 from liesparse.settings import Settings
-from liesparse.state import Callback, Progress, State
+from liesparse.state import BatchSource, Callback, Progress, ShuffledArrays, State
 
 # When wasted shapes start anew, and when the lattice is fitted, as shares of the training.
 RESEEDS = tuple(twentieth / 20 for twentieth in range(1, 16))

@@ -17,7 +17,7 @@ from liesparse.inference import infer_codes
 from liesparse.metrics import active_codes, evaluate, examine, snr
 from liesparse.model import Codes, Images, Numbers, reconstruct
 from liesparse.posterior import Engine, pose_natural
-from liesparse.recipes import EvaluationSettings
+from liesparse.settings import EvaluationSettings
 from liesparse.training import N_MONITORED
 from liesparse.verdict import code_cost
 

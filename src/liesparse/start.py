@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from liesparse.batches import ShuffledArrays
 from liesparse.groups import Basis, Composition, KnownGroup, LearnedTorus
 from liesparse.inference import infer_codes
 from liesparse.initialization import PAPER_NOISE, random_start, start_from_data, suggest_noise
@@ -20,9 +19,8 @@ from liesparse.model import Outer, Parameters, PosePrior, undo_transform, unifor
 from liesparse.pairs import chain_shapes, choose_shapes, learn_motion, sort_again
 from liesparse.pose_coordinates import improve_coordinates
 from liesparse.posterior.sampling import MOST_AXES_BY_GRID
-from liesparse.recipes import Recipe
-from liesparse.settings import MOST_IRREPS, ModelSettings
-from liesparse.state import Progress, State
+from liesparse.settings import MOST_IRREPS, ModelSettings, Recipe
+from liesparse.state import Progress, ShuffledArrays, State
 
 FIRST_FREQUENCIES = 24  # of one axis, before the lattice is fitted
 TRIAL_IMAGES = 600  # for each shape, in each round of trials of several starts

@@ -14,8 +14,7 @@ from liesparse._checks import check_count, reject
 from liesparse.learning import engine_for
 from liesparse.metrics import examine
 from liesparse.pairs import choose_shapes, learn_motion
-from liesparse.recipes import load_recipe
-from liesparse.settings import ModelSettings
+from liesparse.settings import ModelSettings, load_recipe
 from liesparse.start import FEW_IMAGES, make_start
 
 N_HELD_OUT = 300

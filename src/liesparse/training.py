@@ -17,7 +17,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from liesparse._checks import check_count, reject
-from liesparse.batches import BatchSource, ShuffledArrays
 from liesparse.checkpoint import Checkpoint, differences, load_latest, remove_unfinished, save_checkpoint
 from liesparse.devices import aligned
 from liesparse.files import hash_tensor
@@ -25,10 +24,9 @@ from liesparse.learning import resume
 from liesparse.metrics import examine
 from liesparse.model import Parameters
 from liesparse.parallel import ALONE, READER_DIED, Group, LostError
-from liesparse.recipes import EvaluationSettings, Recipe
-from liesparse.settings import ModelSettings, Settings
+from liesparse.settings import EvaluationSettings, ModelSettings, Recipe, Settings
 from liesparse.start import FEW_IMAGES, Start, choose_start
-from liesparse.state import Progress, State
+from liesparse.state import BatchSource, Progress, ShuffledArrays, State
 from liesparse.symmetry import pose_ranges
 from liesparse.verdict import Verdict, judge, plain_dictionary, poses_of_many
 

@@ -11,8 +11,7 @@ import torch
 
 from liesparse.checkpoint import save_model
 from liesparse.data import TransformedImages, embedded_digits, translations
-from liesparse.recipes import load_recipe
-from liesparse.settings import ModelSettings
+from liesparse.settings import ModelSettings, load_recipe
 from liesparse.training import learn_model
 
 N_SHAPES = 4

@@ -56,6 +56,6 @@ def make_samples(folder: Path) -> Samples:
         "ToroidalSubgroup": folder / "pairs.safetensors",
     }
     sealed["checkpoint"] = list_checkpoints(folder / "checkpoints")[-1]
-    recipe = resources.files("liesparse.recipes").joinpath("best.toml").read_text(encoding="utf-8")
+    recipe = resources.files("liesparse").joinpath("recipes/best.toml").read_text(encoding="utf-8")
     png = image_bytes(np.asarray(embedded_digits()[0])[:6, :6] + np.eye(6))
     return Samples(run, sealed, loaded.test, recipe, png, open_session(run))

@@ -18,8 +18,8 @@ from liesparse import LieSparseCoder, SparseCoder, ToroidalSubgroup
 from liesparse.checkpoint import load_checkpoint
 from liesparse.data import load_data, load_images
 from liesparse.files import Sealed, read_sealed
-from liesparse.recipes import load_recipe
 from liesparse.run_directory import load_run, measure
+from liesparse.settings import load_recipe
 from liesparse.web import server, session
 from shell import run
 

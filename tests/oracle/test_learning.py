@@ -7,13 +7,12 @@ import torch
 from torch.testing import assert_close
 
 from liesparse import learning, stiefel, torus
-from liesparse.batches import ShuffledArrays
 from liesparse.inference import GRADIENTS, expect_pose, parameter_gradients
 from liesparse.learning import LearningError, learn, resume, update
 from liesparse.model import compose, log_likelihood_given_pose, log_prior_poses, unit_columns
 from liesparse.posterior import GridEngine, ReferenceEngine, log_likelihood, pose_natural
 from liesparse.settings import METHODS, Settings
-from liesparse.state import State
+from liesparse.state import ShuffledArrays, State
 
 F64 = torch.float64
 

@@ -23,9 +23,8 @@ from liesparse.pairs import (
     sort_images,
 )
 from liesparse.posterior import AdaptiveEngine
-from liesparse.recipes import load_recipe
 from liesparse.reproduce.problems import shifted_signals
-from liesparse.settings import ModelSettings
+from liesparse.settings import ModelSettings, load_recipe
 from liesparse.start import Start, choose_start, make_start
 
 

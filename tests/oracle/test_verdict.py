@@ -10,8 +10,7 @@ from liesparse.data import embedded_digits, translations
 from liesparse.initialization import known_translation
 from liesparse.model import reconstruct
 from liesparse.posterior import AdaptiveEngine
-from liesparse.recipes import load_recipe
-from liesparse.settings import ModelSettings
+from liesparse.settings import ModelSettings, load_recipe
 from liesparse.verdict import (
     LEAST_FIT,
     Verdict,

@@ -7,10 +7,10 @@ import torch
 
 from liesparse.data import embedded_digits, translations
 from liesparse.initialization import known_translation, random_start, start_from_data
-from liesparse.recipes import load_recipe
 from liesparse.reproduce import battery
 from liesparse.reproduce.battery import Cell, compare_with_truth, groups_table, plan, run_cell, table
 from liesparse.reproduce.problems import EVERY, GROUPS, KNOWN, PROBLEMS, drawn_shapes, letters
+from liesparse.settings import load_recipe
 
 
 @pytest.mark.parametrize("name", [*PROBLEMS, *KNOWN, *GROUPS])

@@ -19,7 +19,7 @@ import shell
 from liesparse import SparseCoder, ToroidalSubgroup
 from liesparse.data import load_data, parse_spec, pictures
 from liesparse.files import read_sealed, write_sealed
-from liesparse.recipes import load_recipe
+from liesparse.settings import load_recipe
 from liesparse.web import session
 from liesparse.web.server import open_socket
 from liesparse.web.session import DEMO, open_session

@@ -16,8 +16,7 @@ from liesparse.initialization import (
 )
 from liesparse.model import apply_transform, narrow_prior
 from liesparse.posterior import AdaptiveEngine
-from liesparse.recipes import load_recipe
-from liesparse.settings import ModelSettings
+from liesparse.settings import ModelSettings, load_recipe
 from liesparse.start import make_start
 
 

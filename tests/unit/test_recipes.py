@@ -2,8 +2,7 @@
 
 import pytest
 
-from liesparse.recipes import RECIPES, Recipe, load_recipe, names, parse_values
-from liesparse.settings import Settings
+from liesparse.settings import RECIPES, Recipe, Settings, load_recipe, parse_values, setting_names
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -30,7 +29,7 @@ def test_best_is_the_default():
 
 def test_every_value_can_be_changed():
     recipe = load_recipe("paper")
-    for name in names():
+    for name in setting_names():
         part, _, key = name.rpartition(".")
         same = getattr(getattr(recipe, part) if part else recipe, key)
         assert recipe.with_values({name: same}) == recipe

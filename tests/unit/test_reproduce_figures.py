@@ -14,9 +14,9 @@ from liesparse.initialization import random_start
 from liesparse.lattice import half_lattice
 from liesparse.model import apply_transform
 from liesparse.posterior import AdaptiveEngine, TorusPosterior, pose_natural
-from liesparse.recipes import load_recipe
 from liesparse.reproduce import figures as work
 from liesparse.reproduce.table1 import ROWS, Order, RowImages, find_or_learn, find_or_learn_baseline
+from liesparse.settings import load_recipe
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from liesparse.data import load_mnist
-from liesparse.recipes import load_recipe
 from liesparse.reproduce import table1
 from liesparse.reproduce.table1 import ROWS, Job, flat_cells, plan, run, summarize, table
+from liesparse.settings import load_recipe
 
 
 @pytest.fixture(autouse=True)

@@ -15,9 +15,9 @@ from liesparse.cli import common
 from liesparse.cli.common import DataDir, EpochsOption, JsonOption, SetOption, check_writable, console, explained
 
 if TYPE_CHECKING:
-    from liesparse.recipes import Recipe
     from liesparse.reproduce.battery import Cell
     from liesparse.reproduce.table1 import Job, Order, Tell
+    from liesparse.settings import Recipe
 
 app = Typer(no_args_is_help=True, help="Make the paper's results again.")
 RecipeChoice = StrEnum("RecipeChoice", ["best", "paper", "both"])
@@ -56,9 +56,9 @@ def table1(
 
     Finished cells are kept in the folder and not computed again, so Ctrl-C loses at most one cell.
     """
-    from liesparse.recipes import load_recipe, parse_values
     from liesparse.reproduce import table1 as work
     from liesparse.reproduce.table1 import ROWS
+    from liesparse.settings import load_recipe, parse_values
 
     names = choose_rows(rows, list(ROWS))
     chosen = ["paper", "best"] if recipe == "both" else [recipe.value]
@@ -104,9 +104,9 @@ def battery(
     the motion is given and 500 images must do. After each cell the JSON file is written, so Ctrl-C loses
     at most the cells that were being learned.
     """
-    from liesparse.recipes import load_recipe, parse_values
     from liesparse.reproduce import battery as work
     from liesparse.reproduce.problems import CONTROLS, KNOWN, PROBLEMS
+    from liesparse.settings import load_recipe, parse_values
 
     usual = [*PROBLEMS, *CONTROLS]
     names = usual if problems == "all" else choose_rows(problems, [*usual, *KNOWN])

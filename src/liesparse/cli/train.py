@@ -62,7 +62,7 @@ def train(
     """
     from liesparse import LieSparseCoder, devices, groups, load_recipe, run_directory
     from liesparse._checks import check_choice
-    from liesparse.recipes import parse_values
+    from liesparse.settings import parse_values
 
     with explained(code=2):  # wrong use
         settings = parse_values(values or [])

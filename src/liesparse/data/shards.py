@@ -33,7 +33,6 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from liesparse._checks import check_count, reject
-from liesparse.batches import Batches
 from liesparse.data.arrays import SUFFIXES, read_file, read_npy
 from liesparse.data.downloads import cache_folder
 from liesparse.data.images import Numbers, Preprocessing, check_pixels, chunk_size, count_parts, find_seen, unit_rows
@@ -285,7 +284,7 @@ class ShardBatches:
         """Return what tells these images from others."""
         return self.shards.fingerprint()
 
-    def epoch(self, generator: torch.Generator, *, skip: int = 0, group: Group = ALONE) -> Batches:
+    def epoch(self, generator: torch.Generator, *, skip: int = 0, group: Group = ALONE) -> Iterator[Tensor]:
         """Yield this process's part of each batch but the first ``skip``, of which at most a buffer is read again."""
         if group.size > LANES:
             reject("processes", f"at most {LANES}", str(group.size), "Start fewer.")

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from liesparse import torus
 from liesparse._checks import check_count, reject
-from liesparse.batches import BatchSource, LoaderBatches, ShuffledArrays, is_stream
 from liesparse.checkpoint import pack_parameters, unpack_parameters
 from liesparse.data import ShardBatches, Shards
 from liesparse.devices import choose_device, to_cpu
@@ -25,10 +24,9 @@ from liesparse.learning import advance, engine_for
 from liesparse.model import Parameters, PosePrior
 from liesparse.parallel import ALONE
 from liesparse.parallel import Group as Processes
-from liesparse.recipes import RECIPES, Recipe, load_recipe, names
-from liesparse.settings import ModelSettings
+from liesparse.settings import RECIPES, ModelSettings, Recipe, load_recipe, setting_names
 from liesparse.start import make_start
-from liesparse.state import Progress, State
+from liesparse.state import BatchSource, LoaderBatches, Progress, ShuffledArrays, State, is_stream
 from liesparse.training import CheckpointPolicy, History, Interrupted, Trained, learn_model
 from liesparse.verdict import Verdict, read_verdict
 
@@ -328,7 +326,7 @@ class LieSparseCoder(PosedCoder):
                 self.pose_prior = PosePrior(frequencies, tuple(saved["concentrations"]), tuple(saved["means"]))
             except (KeyError, TypeError) as error:
                 reject("path", "a saved PosePrior", f"{path} ({error})", "Use another copy.")
-        known = {name: value for name, value in (self.settings or {}).items() if name in names()}
+        known = {name: value for name, value in (self.settings or {}).items() if name in setting_names()}
         self.settings = known or None  # what earlier versions called otherwise was for learning only
         super()._unpack(sealed, path)
         if not all(isinstance(entry, dict) for entry in self.history_):
@@ -341,5 +339,5 @@ class LieSparseCoder(PosedCoder):
             reject("path", "pose ranges that fit the model", str(path), "Use another copy.")
         self._set_model(Trained(model, self.history_, self.n_iter_, verdict, ranges))
         if self.recipe not in RECIPES and isinstance(sealed.header.get("recipe"), dict):
-            kept = {name: value for name, value in sealed.header["recipe"].items() if name in names()}
+            kept = {name: value for name, value in sealed.header["recipe"].items() if name in setting_names()}
             self._recipe = str(self.recipe), Recipe().with_values(kept)

@@ -20,7 +20,7 @@ from liesparse.inference import infer_codes, map_poses
 from liesparse.metrics import refine_codes
 from liesparse.model import Parameters, apply_transform, draw_codes, generate, reconstruct, undo_transform
 from liesparse.posterior import AnyPosterior, TorusPosterior, engine_of, log_likelihood, pose_posterior
-from liesparse.recipes import Recipe, load_recipe
+from liesparse.settings import Recipe, load_recipe
 from liesparse.symmetry import pose_ranges
 from liesparse.torus import wrap
 

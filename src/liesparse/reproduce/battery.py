@@ -22,9 +22,8 @@ from torch import Tensor
 from liesparse.data import TransformedImages
 from liesparse.metrics import infer, snr, torus_match
 from liesparse.model import Parameters
-from liesparse.recipes import Recipe, load_recipe
 from liesparse.reproduce.problems import CONTROLS, EVERY, GROUPS, Problem
-from liesparse.settings import ModelSettings
+from liesparse.settings import ModelSettings, Recipe, load_recipe
 from liesparse.training import learn_model
 
 N_TEST = 1000

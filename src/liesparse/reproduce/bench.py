@@ -36,8 +36,7 @@ from liesparse.posterior import (
 )
 from liesparse.posterior.kernels.library import KERNEL_NAMES, choose, runnable
 from liesparse.posterior.separable import normalize_
-from liesparse.recipes import load_recipe
-from liesparse.settings import Settings
+from liesparse.settings import Settings, load_recipe
 
 REFERENCE_GRID = 600
 SHARPNESS = {"sharp": 10.0, "middle": 1.0, "tenth": 0.1, "twentieth": 0.05, "flat": 0.01}  # on η̂; 1: paper's σ

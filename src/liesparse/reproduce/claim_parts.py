@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from liesparse.model import Parameters
-from liesparse.recipes import Recipe, Start, load_recipe
 from liesparse.reproduce.table1 import Order, Row, RowImages, find_or_learn
-from liesparse.settings import ModelSettings
+from liesparse.settings import ModelSettings, Recipe, Start, load_recipe
 
 HOLDS, IN_PART, FAILS = "holds", "holds in part", "does not hold here"
 Numbers = dict[str, Any]  # of one seed, as JSON has them; "curves" has lines for the figure: label -> [x, y]

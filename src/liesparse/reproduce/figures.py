@@ -22,7 +22,6 @@ from liesparse.figures.paper import ModelPanels, RowPanels
 from liesparse.metrics import infer
 from liesparse.model import Parameters, apply_transform, reconstruct
 from liesparse.posterior import AdaptiveEngine, TorusPosterior, pose_natural
-from liesparse.recipes import load_recipe
 from liesparse.reproduce.table1 import (
     IMAGE_SHAPE,
     Order,
@@ -33,7 +32,7 @@ from liesparse.reproduce.table1 import (
     load_images,
 )
 from liesparse.run_directory import measure
-from liesparse.settings import ModelSettings
+from liesparse.settings import ModelSettings, load_recipe
 from liesparse.training import N_MONITORED, Watch, learn_model
 
 TITLES = {"translation": "2D translation", "rotation-scaling": "Rotation + scaling", "mnist-10": "MNIST"}

@@ -17,9 +17,9 @@ from liesparse import __version__
 from liesparse.data.downloads import SIZES, find_files
 from liesparse.figures import data_uri, to_small_png
 from liesparse.files import write_atomically
-from liesparse.recipes import Recipe, load_recipe
 from liesparse.reproduce import claims, figures, published, table1
 from liesparse.reproduce.claim_parts import FULL, Size
+from liesparse.settings import Recipe, load_recipe
 
 TITLE = "Disentangling images with Lie group transformations and sparse coding: made again"
 PAGE = "index.html"

@@ -21,9 +21,8 @@ from liesparse.data import embedded_digits, load_mnist, rotations_scalings, tran
 from liesparse.estimators import LieSparseCoder, SparseCoder
 from liesparse.files import hash_tensor, need, read_sealed, write_json, write_sealed
 from liesparse.initialization import known_translation
-from liesparse.recipes import Recipe
 from liesparse.run_directory import CHECKPOINTS, Run, load_run, measure, measure_baseline, save_run
-from liesparse.settings import ModelSettings
+from liesparse.settings import ModelSettings, Recipe
 from liesparse.state import Progress
 from liesparse.training import N_MONITORED, CheckpointPolicy, History, learn_model
 
