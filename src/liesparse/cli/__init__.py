@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from liesparse import __version__
-from liesparse.cli import common, model_commands, reproduce, reproduce_page, tools, train
+from liesparse.cli import common, model_commands, reproduce, tools, train
 
 HELP = "Learn from unlabelled images what is in them and how it moves."
 
@@ -29,7 +29,6 @@ for command in model_commands.COMMANDS:
     app.command()(command)
 app.add_typer(tools.data, name="data")
 app.add_typer(reproduce.app, name="reproduce")
-reproduce_page.add_to(reproduce.app)
 app.command()(tools.bench)
 app.command()(tools.doctor)
 main = app  # what the script and ``python -m liesparse`` call

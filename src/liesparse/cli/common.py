@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
@@ -135,6 +135,15 @@ def explained(*, code: int = 1, group: Group | None = None) -> Iterator[None]:
         if group is not None:
             console.quiet = not group.speaks_first()
         raise fail(_explain(error), 1 if isinstance(error, OSError) else code) from None
+
+
+@contextmanager
+def resumable(kept: Callable[[], str]) -> Iterator[None]:
+    """Say on Ctrl-C what is kept, and that the same command goes on from there."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"Stopped. {kept()}; the same command goes on from there.") from None
 
 
 def _is_memory(error: Exception) -> bool:

@@ -1,7 +1,8 @@
-"""``liesparse reproduce``: the paper's Table 1 and figures, made again, and what others have published on."""
+"""``liesparse reproduce``: the paper's table, figures and claims made again, published numbers, and a page of all."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -67,20 +68,17 @@ def table1(
         recipes = {name: dict.fromkeys(names, load_recipe(name).with_values(changes)) for name in chosen}
     weights = {job: 1.0 if job.method in recipes else 0.1 for job in work.plan(names, recipes, seeds)}
     found: dict[Job, dict[str, Any]] = {}
-    with common.ProgressBar("Table 1") as bar:
+    kept = common.resumable(lambda: f"{len(found)} of {len(weights)} cells are in {out}")
+    with kept, common.ProgressBar("Table 1") as bar:
 
         def watch(job: Job, share: float, note: str) -> None:
             total, done = sum(weights.values()), sum(weights[other] for other in found) + share * weights[job]
             bar.show(f"{done:.1f}/{total:.1f} cells: {CELL.format(*job)}: {note}", done, total)
 
-        try:
-            for job, cell in work.run(list(weights), recipes, out, data_dir=data_dir, watch=watch):
-                found[job] = cell
-                snr = cell.get("lsc_snr", cell.get("sparse_coding_snr"))
-                console.print(f"{CELL.format(*job)}: SNR {snr:.2f}, {cell.get('seconds', 0):.0f} s")
-        except KeyboardInterrupt:
-            kept = f"{len(found)} of {len(weights)} cells are in {out}"
-            raise KeyboardInterrupt(f"Stopped. {kept}; the same command goes on from there.") from None
+        for job, cell in work.run(list(weights), recipes, out, data_dir=data_dir, watch=watch):
+            found[job] = cell
+            snr = cell.get("lsc_snr", cell.get("sparse_coding_snr"))
+            console.print(f"{CELL.format(*job)}: SNR {snr:.2f}, {cell.get('seconds', 0):.0f} s")
     head, *lines = work.table(found, names, recipes)
     common.print_table("Held-out SNR: mean (lowest-highest over seeds)", head, lines)
     for job, cell in found.items():
@@ -157,19 +155,16 @@ def benchmarks(
     check_writable(out)
     rows: list[work.Row] = []
     total = seeds * sum(work.BENCHMARKS[name].minutes for name in names)
-    with common.ProgressBar("benchmarks") as bar:
+    kept = common.resumable(lambda: f"{common.count(len(rows), 'row')} of {seeds * len(names)} are in {out}")
+    with kept, common.ProgressBar("benchmarks") as bar:
 
         def watch(name: str, seed: int) -> None:
             done = sum(work.BENCHMARKS[row.benchmark].minutes for row in rows)
             bar.show(f"{name}, seed {seed}", done, total)
 
-        try:
-            for row in work.run(names, range(first_seed, first_seed + seeds), out, data_dir=data_dir, watch=watch):
-                rows.append(row)
-                console.print(f"{row.benchmark}, seed {row.seed}: {row.seconds:.0f} s {row.data}".rstrip())
-        except KeyboardInterrupt:
-            kept = f"{common.count(len(rows), 'row')} of {seeds * len(names)} are in {out}"
-            raise KeyboardInterrupt(f"Stopped. {kept}; the same command goes on from there.") from None
+        for row in work.run(names, range(first_seed, first_seed + seeds), out, data_dir=data_dir, watch=watch):
+            rows.append(row)
+            console.print(f"{row.benchmark}, seed {row.seed}: {row.seconds:.0f} s {row.data}".rstrip())
     for name in names:
         benchmark = work.BENCHMARKS[name]
         common.print_table(benchmark.title, *work.table([row for row in rows if row.benchmark == name]))
@@ -260,3 +255,83 @@ def _telling(name: str) -> Iterator[Tell]:
         yield lambda step: bar.show(step.note, step.share, 1, line=step.end_of_epoch)
     if not bar.note:
         console.print(f"{name}: found, not learned again")
+
+
+@app.command()
+def claims(
+    only: Annotated[str, Option(help="Claims, separated by commas, or all.")] = "all",
+    seeds: SeedsOption = 3,
+    first_seed: FirstSeed = 0,
+    full: Annotated[bool, Option("--full", help="More and larger trials, and all of MNIST instead of a part.")] = False,
+    data_dir: DataDir = None,
+    out: Annotated[Path, Option(help="Folder for what is measured; a second run continues with it.")] = Path(
+        "runs/claims"
+    ),
+    json: JsonOption = None,
+) -> None:
+    """Measure the paper's claims. Each gets a verdict.
+
+    Each claim of each seed is kept in the folder with its models, so Ctrl-C loses at most one; figures go there too.
+    """
+    from liesparse.figures import to_small_png
+    from liesparse.files import write_atomically
+    from liesparse.reproduce import claims as work
+    from liesparse.reproduce.claim_parts import FULL, Size
+
+    names, size = choose_rows(only, list(work.CLAIMS)), FULL if full else Size()
+    check_writable(out)
+    found: work.Cells = {name: {} for name in names}
+    done, total = 0, len(names) * seeds
+    kept = common.resumable(lambda: f"{done} of {total} are in {out}")
+    with kept, common.ProgressBar("claims") as bar:
+
+        def watch(name: str, seed: int) -> None:
+            bar.show(f"{name}, seed {seed}", done, total)
+
+        for name, seed, numbers in work.run(names, range(first_seed, first_seed + seeds), size, out, data_dir, watch):
+            found[name][seed] = numbers
+            done += 1
+            bar.show(f"{name}, seed {seed}: {done} of {total} measured", done, total, line=True)
+    for name, cells in found.items():
+        figure = work.draw(name, list(cells.values()))
+        if figure is not None:
+            write_atomically(out / f"{name}.png", to_small_png(figure))
+    rows = work.conclude(found)
+    for row in rows:
+        seeds_shown = common.count(len(row["seeds"]), "seed")
+        console.print(f"\n{row['name']}: {row['verdict']}", style="bold")
+        console.print(f"  claim     {row['sentence']} ({row['place']})\n  measured  {row['measured']}; {seeds_shown}")
+        console.print(f"  found     {row['reason']}")
+    common.write_numbers(rows, json)
+
+
+@app.command("all")
+def everything(
+    out: Annotated[Path, Option(help="Folder for the page and all that it is made from.")] = Path("runs/all"),
+    only: Annotated[str, Option(help="Sections: table1, figures, claims, benchmarks, or all.")] = "all",
+    full: Annotated[bool, Option("--full", help="Five seeds, and the claims at their full size.")] = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Make table, figures, claims and benchmarks as one page. It is OUT/index.html.
+
+    It is planned for about 75 minutes on two cores. What is done is kept: after Ctrl-C the same command goes on.
+    """
+    from liesparse.reproduce import page as work
+
+    names = choose_rows(only, list(work.SECTIONS))
+    check_writable(out)
+    plan = work.plan_page(out, data_dir, full=full)
+    sections = [work.SECTIONS[name](plan) for name in names]
+    command = f"liesparse reproduce all{' --full' if full else ''}" + ("" if only == "all" else f" --only {only}")
+    began = time.monotonic()
+    with common.resumable(lambda: f"What is done is in {out}"), common.ProgressBar("page") as bar:
+
+        def tell(share: float, note: str) -> None:
+            bar.show(note, share, 1)
+
+        for place, section in enumerate(work.make_page(sections, out, command, tell), 1):
+            minutes = sum(later.minutes for later in sections[place:])
+            passed = (time.monotonic() - began) / 60
+            left = f"{passed:.0f} min, about {minutes:.0f} left"
+            bar.show(f"{section.title} done after {left}", bar.tasks[0].completed, 1, line=True)
+    console.print(f"Wrote {out / work.PAGE}")
