@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from liesparse import LieSparseCoder, groups
 from liesparse.checkpoint import list_checkpoints
-from liesparse.data import embedded_digits, translations_rotations
+from liesparse.data import LoadedData, embedded_digits, translations_rotations
 from liesparse.inference import infer_codes
 from liesparse.learning import learn
 from liesparse.metrics import examine
@@ -27,6 +27,7 @@ from liesparse.posterior import (
 )
 from liesparse.report import write_report
 from liesparse.reseed import pose_overlaps
+from liesparse.run_directory import Run
 from liesparse.settings import Settings
 from liesparse.training import CheckpointPolicy, train
 from oracle.composing import F64, WholeEngine, draw, make_composition
@@ -78,7 +79,8 @@ def test_the_report_has_a_section_for_each_coordinate(rng, tmp_path):
     model = make_composition(rng, outer_dim=2, inside=True)
     images, _, _ = draw(model, rng, 5)
     coder = LieSparseCoder.from_model(model, (4, 5))
-    page = write_report(tmp_path, coder, test=images, image_shape=(4, 5)).read_text()
+    data = LoadedData("some", images[:0], images, (4, 5))
+    page = write_report(Run(tmp_path, coder, None, {}, {}), data).read_text()
     assert "<h3>pose_3: " in page
     assert (tmp_path / "report" / "axis-3.gif").exists()
     coder.save(tmp_path / "model.safetensors")

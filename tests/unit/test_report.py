@@ -5,6 +5,7 @@ import io
 import math
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,11 +13,13 @@ import torch
 from PIL import Image
 
 from liesparse import LieSparseCoder, SparseCoder, embedded_digits, translations
+from liesparse.data import LoadedData
 from liesparse.figures import draw_pixels
 from liesparse.initialization import known_translation
 from liesparse.model import apply_transform, reconstruct
 from liesparse.report import page, write_report
 from liesparse.report.findings import Findings
+from liesparse.run_directory import Run
 
 VOID = {"meta", "img", "source", "br"}
 HISTORY = [
@@ -57,6 +60,18 @@ class Page(HTMLParser):
         return [attributes[name] or "" for _, attributes in self.tags if name in attributes]
 
 
+def held_out(images, shape=(14, 14), **known):
+    return LoadedData("some", images[:0], images, shape, **known)
+
+
+def look(coder, *data, **known):
+    return Findings(Run(Path(), coder, None, {}, {}), held_out(*data, **known))
+
+
+def report(folder, coder, *data, metrics=None, **known):
+    return write_report(Run(folder, coder, None, {}, metrics or {}), held_out(*data, **known))
+
+
 @pytest.fixture(scope="module")
 def digits():
     shapes = torch.nn.functional.avg_pool2d(embedded_digits()[None], 2)[0]
@@ -74,18 +89,15 @@ def coder(digits):
 def written(tmp_path_factory, coder, digits):
     folder = tmp_path_factory.mktemp("run")
     data = digits[1]
-    path = write_report(
+    run = Run(
         folder,
         coder,
-        test=255 * data.images,
-        image_shape=(14, 14),
         baseline=SparseCoder(10, n_epochs=1, random_state=0).fit(data.images),
-        factors=data.factors,
-        factor_names=("<b>shift</b>", "shift $_y"),
-        title='Digits <script>alert("1")</script>',
-        facts={"data": "<img src=x onerror=y>", "seed": "7"},
+        settings={"data_summary": "<img src=x onerror=y>", "seed": 7},
         metrics={"snr & more": 12.345, "missing": math.nan},
     )
+    known = {"test_factors": data.factors, "factor_names": ("<b>shift</b>", "shift $_y")}
+    path = write_report(run, held_out(255 * data.images, **known), title='Digits <script>alert("1")</script>')
     return path, Page(path.read_text())
 
 
@@ -178,7 +190,7 @@ def test_any_torus_and_any_shape(tmp_path, make_model, draw, torus_dim, shape):
     model = make_model(n_pixels=24, torus_dim=torus_dim, n_irreps=6)
     images = draw(model, batch=3)[0]
     images[1] = 0
-    path = write_report(tmp_path / "deep" / "run", LieSparseCoder.from_model(model), test=images, image_shape=shape)
+    path = report(tmp_path / "deep" / "run", LieSparseCoder.from_model(model), images, shape)
     found = Page(path.read_text())
     assert "no record of its training" in found.text
     assert f"Axis {torus_dim} of the learned torus is" in found.text
@@ -191,22 +203,16 @@ def test_missing_numbers_are_left_out(tmp_path, make_model, draw):
     model = make_model(n_pixels=24)
     history = [{"epoch": 1, "snr": None}, {"epoch": 2, "snr": 3.5}]
     coder = LieSparseCoder.from_model(model, history=history)
-    how = {"test": draw(model, batch=3)[0], "image_shape": (4, 6), "metrics": {"lsc_snr": None, "n_test_images": 3}}
-    text = Page(write_report(tmp_path, coder, **how).read_text()).text
+    metrics = {"lsc_snr": None, "n_test_images": 3}
+    text = Page(report(tmp_path, coder, draw(model, batch=3)[0], (4, 6), metrics=metrics).read_text()).text
     assert "lsc_snr" in text
     assert "–" in text
 
 
 def test_one_image_is_enough(tmp_path, make_model, draw):
     model = make_model(n_pixels=24)
-    path = write_report(
-        tmp_path,
-        LieSparseCoder.from_model(model),
-        test=draw(model, batch=1)[0],
-        image_shape=(4, 6),
-        factors=torch.ones(1, 1),
-        factor_names=("angle",),
-    )
+    known = {"test_factors": torch.ones(1, 1), "factor_names": ("angle",)}
+    path = report(tmp_path, LieSparseCoder.from_model(model), draw(model, batch=1)[0], (4, 6), **known)
     assert "No template has the 20 images" in path.read_text()
 
 
@@ -214,15 +220,15 @@ def test_bad_input_is_told(tmp_path, coder, digits):
     with pytest.raises(
         ValueError, match=r"image_shape: expected \(height, width\) or \(height, width, 3\) with 196 pixels"
     ):
-        write_report(tmp_path, coder, test=digits[1].images, image_shape=(14, 15))
+        report(tmp_path, coder, digits[1].images, (14, 15))
     with pytest.raises(ValueError, match="test: expected images, got 2 blank rows"):
-        write_report(tmp_path, coder, test=torch.zeros(2, 196), image_shape=(14, 14))
+        report(tmp_path, coder, torch.zeros(2, 196))
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.fixture(scope="module")
 def findings(coder, digits):
-    return Findings(coder, digits[1].images, image_shape=(14, 14))
+    return look(coder, digits[1].images)
 
 
 def test_shares_add_up_and_are_sorted(findings):
@@ -259,34 +265,34 @@ def test_the_data_reach_over_a_part_of_the_circle(findings):
 def test_labels_tell_what_the_templates_are(tmp_path, coder, digits):
     data = digits[1]
     labels = data.labels % 2
-    how = {"test": data.images, "image_shape": (14, 14), "labels": labels, "label_names": ("even", "odd & so")}
+    known = {"test_labels": labels, "label_names": ("even", "odd & so")}
     names = tuple(f"folder/{row}.png" for row in range(230))
-    text = Page(write_report(tmp_path, coder, **how, names=names).read_text()).text
+    text = Page(report(tmp_path, coder, data.images, test_names=names, **known).read_text()).text
     assert "in 100 % of the pictures the label" in " ".join(text.split())
     assert "odd & so" in text
     assert "folder/" in text
-    found = Findings(coder, data.images, image_shape=(14, 14), labels=labels, label_names=("even", "odd")).labels
+    found = look(coder, data.images, test_labels=labels, label_names=("even", "odd")).labels
     assert found.purity == 1
     assert found.after > found.before
     counts = torch.tensor(found.counts)
     assert counts.sum() == 230
     assert ((counts > 0).sum(dim=1) == 1).all()
-    assert Findings(coder, data.images, image_shape=(14, 14), labels=0 * labels).labels is None
+    assert look(coder, data.images, test_labels=0 * labels).labels is None
 
 
 def test_what_is_not_to_be_trusted_is_shown_first(tmp_path, coder, digits):
     noise = torch.rand(3, 196, generator=torch.Generator().manual_seed(0))
     test, names = torch.cat((digits[1].images[:20], noise)), tuple(f"{row}.png" for row in range(23))
-    found = Findings(coder, test, image_shape=(14, 14), names=names)
+    found = look(coder, test, test_names=names)
     assert {found.names[row] for row in found.doubtful()} == {"20.png", "21.png", "22.png"}
-    text = Page(write_report(tmp_path, coder, test=test, image_shape=(14, 14), names=names).read_text()).text
+    text = Page(report(tmp_path, coder, test, test_names=names).read_text()).text
     assert "20 of 23" in text
     assert "Do not trust these" in text
 
 
 def test_photos_are_no_negatives(coder):
     photos = torch.rand(5, 196, generator=torch.Generator().manual_seed(0)) + 0.3
-    found = Findings(coder, photos, image_shape=(14, 14))
+    found = look(coder, photos)
     assert found.look == "light"
     drawn = Image.open(io.BytesIO(draw_pixels(found.shown(found.images[0])))).convert("L")
     bright = int(found.images[0].argmax())
@@ -319,7 +325,7 @@ def test_templates_are_shown_where_the_data_has_them(make_model, draw):
     model = make_model(n_pixels=24, torus_dim=1, n_irreps=6)
     coder = LieSparseCoder.from_model(model, (4, 6))
     coder.pose_ranges_ = np.zeros((3, 1, 3)) + np.array([2.0, -0.1, 0.1])
-    found = Findings(coder, draw(model, batch=3)[0], image_shape=(4, 6))
+    found = look(coder, draw(model, batch=3)[0], (4, 6))
     torch.testing.assert_close(
         found.templates, apply_transform(model, model.dictionary.T, torch.full((3, 1), 2.0, dtype=torch.float64))
     )

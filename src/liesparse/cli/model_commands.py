@@ -260,22 +260,9 @@ def report(run: RunArgument, data: OtherData = None, data_dir: DataDir = None) -
     from liesparse.run_directory import measure
 
     opened, spec, loaded = _open(run, data, data_dir)
-    path = write_report(
-        run,
-        opened.coder,
-        test=loaded.test,
-        image_shape=loaded.image_shape,
-        baseline=opened.baseline,
-        large_baseline=opened.large_baseline,
-        labels=loaded.test_labels,
-        label_names=loaded.label_names,
-        names=loaded.test_names,
-        factors=loaded.test_factors,
-        factor_names=loaded.factor_names or (),
-        title=f"What liesparse learned from {Path(parse_spec(spec).head).name}",
-        facts={name: str(opened.settings.get(name, "-")) for name in ("data_summary", "recipe", "seed")},
-        metrics=measure(opened.coder, opened.baseline, loaded.test) if data else opened.metrics,
-    )
+    if data:
+        opened = opened._replace(metrics=measure(opened.coder, opened.baseline, loaded.test))
+    path = write_report(opened, loaded, title=f"What liesparse learned from {Path(parse_spec(spec).head).name}")
     console.print(f"Look at {path}.")
 
 

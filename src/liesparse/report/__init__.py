@@ -10,14 +10,15 @@ from typing import Any
 import torch
 
 from liesparse import symmetry
+from liesparse.data import LoadedData
 from liesparse.devices import to_cpu
-from liesparse.estimators import LieSparseCoder
 from liesparse.figures import Array, draw_pixels, to_unit_peak
 from liesparse.files import write_atomically
 from liesparse.model import apply_transform, compose
 from liesparse.report import page
 from liesparse.report.findings import Findings
 from liesparse.report.page import draw_sheet
+from liesparse.run_directory import Run
 
 Files = dict[str, bytes]  # pictures that become files beside the page, by their names
 MOST_TEMPLATES, MOST_PLANES, MOST_CODES = 60, 24, 4
@@ -35,53 +36,34 @@ UNITS = {"x-shift": "pixels", "y-shift": "pixels", "rotation": "degrees", "scali
 
 
 @torch.no_grad()
-def write_report(
-    folder: Path,
-    coder: LieSparseCoder,
-    *,
-    title: str = "What the model has learned",
-    facts: Mapping[str, str] | None = None,
-    metrics: Mapping[str, Any] | None = None,
-    **images: Any,
-) -> Path:
-    """Write ``report.html``, one self-contained page, and its pictures as files into ``folder/report``.
+def write_report(run: Run, data: LoadedData, *, title: str = "What the model has learned") -> Path:
+    """Write ``report.html``, one self-contained page, and its pictures as files in a folder ``report`` beside it.
 
     Parameters
     ----------
-    folder : Path
-        Where to write; it is made if need be.
-    coder : LieSparseCoder
-        A fitted model.
-    test : Tensor of shape (n_images, n_pixels)
-        Held-out images, of any scale; the first 1000 that are not blank are used.
-    image_shape : tuple of int
-        (height, width) of an image, or (height, width, 3) in colour; (n_pixels,) is drawn as one row.
-    baseline, large_baseline : SparseCoder, optional
-        Plain sparse coding of the same data, with as many templates and with as many free numbers, to compare with.
-    labels : Tensor of shape (n_images,), optional
-        What is in each test image, to understand the templates by; ``label_names`` has a name for each number.
-    names : tuple of str, optional
-        The file of each test image.
-    factors : Tensor of shape (n_images, n_factors), optional
-        What made the test images, such as shifts; ``factor_names`` has a name for each column.
+    run : Run
+        A fitted model, what it is compared with, how it was made, and the folder to write to, made if need be.
+    data : LoadedData
+        Held-out images of any scale, of which the first 1000 that are not blank are used, and what is known of them:
+        their files, labels, and the factors that made them. An image of shape (n_pixels,) is drawn as one row.
     title : str
         Headline of the page.
-    facts, metrics : mappings, optional
-        What made the model (data, recipe, seed, time), and the numbers that the run wrote.
 
     Returns
     -------
     Path
         The page.
     """
-    found = Findings(coder, **images)
+    found = Findings(run, data)
     pictures: Files = {}
-    told = {"title": title, "facts": facts or {}, "metrics": metrics or {}, "n_given": len(images["test"])}
-    content = page.render(names=coder.coordinate_names(), **told, **_sections(found, coder.history_, pictures))
+    facts = {name: str(run.settings.get(name, "-")) for name in ("data_summary", "recipe", "seed")}
+    told = {"title": title, "facts": facts, "metrics": run.metrics, "n_given": len(data.test)}
+    sections = _sections(found, run.coder.history_, pictures)
+    content = page.render(names=run.coder.coordinate_names(), **told, **sections)
     for name, picture in pictures.items():
-        write_atomically(folder / "report" / name, picture)
-    write_atomically(folder / "report.html", content.encode())  # last, so that it is only there when all is
-    return folder / "report.html"
+        write_atomically(run.folder / "report" / name, picture)
+    write_atomically(run.folder / "report.html", content.encode())  # last, so that it is only there when all is
+    return run.folder / "report.html"
 
 
 def _sections(found: Findings, history: Sequence[Mapping[str, Any]], pictures: Files) -> dict[str, Any]:

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from liesparse import symmetry
 from liesparse._checks import check_matrix, reject
+from liesparse.data import LoadedData
 from liesparse.devices import to_cpu
-from liesparse.estimators import Inference, LieSparseCoder, SparseCoder
 from liesparse.figures import look_of, to_contrast
 from liesparse.metrics import snr, templates_alive
 from liesparse.model import apply_transform, reconstruct, undo_transform
-from liesparse.run_directory import measure_baseline, quality
+from liesparse.run_directory import Run, measure_baseline, quality
 from liesparse.torus import wrap
 
 MOST_IMAGES = 1000  # from which the report is made
@@ -44,20 +44,8 @@ class LabelFit(NamedTuple):
 class Findings:
     """What the report tells of a model: it is looked at on held-out images."""
 
-    def __init__(
-        self,
-        coder: LieSparseCoder,
-        test: Float[Tensor, "image pixel"],
-        *,
-        image_shape: tuple[int, ...],
-        baseline: SparseCoder | None = None,
-        large_baseline: SparseCoder | None = None,
-        labels: Int[Tensor, " image"] | None = None,
-        label_names: tuple[str, ...] = (),
-        names: tuple[str, ...] = (),
-        factors: Float[Tensor, "image factor"] | None = None,
-        factor_names: tuple[str, ...] = (),
-    ) -> None:
+    def __init__(self, run: Run, data: LoadedData) -> None:
+        coder, test, image_shape = run.coder, data.test, data.image_shape
         model, self.verdict = coder.model_, coder.verdict_
         self.model = model
         coloured = len(image_shape) == 3 and image_shape[2] == 3
@@ -73,7 +61,7 @@ class Findings:
         self.images, self.look = images, look_of(to_cpu(images).reshape(-1, *self.shape).numpy())
         self.signed = self.look == "signed"
         kept = seen.nonzero()[:MOST_IMAGES, 0].tolist()
-        self.names = [names[row] for row in kept] if names else [f"image {row + 1}" for row in kept]
+        self.names = [data.test_names[row] if data.test_names else f"image {row + 1}" for row in kept]
         inferred, self.posterior, scores, self.confidence = coder.describe(images)
         self.codes, self.poses = (part.to(images) for part in inferred)
         self.largest = symmetry.largest_code(self.codes)  # template of each image, -1 without any
@@ -82,7 +70,8 @@ class Findings:
         width = self.posterior[: MOST_WIDTHS.get(model.torus_dim, 20)].width
         self.ours: dict[str, float] = quality(self.codes, self.ratios, scores, model.sparsity)
         self.ours |= {"templates_alive": templates_alive(self.codes), "posterior_width": float(width.mean())}
-        self.plain = [measure_baseline(one, images, "plain") for one in (baseline, large_baseline) if one is not None]
+        plain = (run.baseline, run.large_baseline)
+        self.plain = [measure_baseline(one, images, "plain") for one in plain if one is not None]
         known = coder.pose_ranges_
         self.ranges = (  # of each template and axis: the middle, and the ends of its poses about it
             symmetry.pose_ranges(self.codes, self.poses) if known is None else torch.from_numpy(known).to(images)
@@ -91,25 +80,21 @@ class Findings:
         self.templates = apply_transform(model, model.dictionary.T, self.ranges[..., 0])
         self.canonical = undo_transform(model, images, self.poses)
         self.labels = None
-        if labels is not None:
-            mine = to_cpu(labels)[kept]
-            self.labels = fit_labels(mine, label_names, to_cpu(self.largest), to_cpu(images), to_cpu(self.canonical))
+        if data.test_labels is not None:
+            seen_as = (to_cpu(part) for part in (self.largest, images, self.canonical))
+            self.labels = fit_labels(to_cpu(data.test_labels)[kept], data.label_names, *seen_as)
         use = self.codes.sum(dim=0) / self.codes.sum().clamp(min=1e-12)
         self.use: list[float] = use.tolist()  # share of each template in the sum of all codes
         self.order: list[int] = use.argsort(descending=True, stable=True).tolist()  # templates, most used first
         self.factors: tuple[symmetry.FactorFit, ...] = ()
         self.truth: Tensor | None = None  # the factors of each image, if they are known
         self.prediction: Tensor | None = None
-        if factors is not None and factor_names:
-            self._compare_factors(inferred, to_cpu(factors[seen.to(factors.device)][:MOST_IMAGES]), factor_names)
+        if data.test_factors is not None and data.factor_names:
+            factors, names = to_cpu(data.test_factors)[kept], data.factor_names
+            self.factors = symmetry.fit_factors(*inferred, factors, names)
+            self.truth = truth = symmetry.count_factors(factors, names)
+            self.prediction = symmetry.predict_factors(*inferred, truth)
         self.group = symmetry.fit_motions(model, self.codes[:MOST_FITTED], self.poses[:MOST_FITTED], self.shape)
-
-    def _compare_factors(
-        self, inferred: Inference, factors: Float[Tensor, "image factor"], names: tuple[str, ...]
-    ) -> None:
-        self.factors = symmetry.fit_factors(*inferred, factors, names)
-        self.truth = truth = symmetry.count_factors(factors, names)
-        self.prediction = symmetry.predict_factors(*inferred, truth)
 
     def pixels(self, rows: Float[Tensor, "*image pixel"]) -> NDArray[np.floating]:
         """Return rows as arrays of shape (…, height, width[, 3]), fit to be looked at."""
