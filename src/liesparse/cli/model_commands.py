@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,8 +23,6 @@ from liesparse.cli.common import (
 from liesparse.cli.train import print_metrics, print_verdict
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from liesparse.data import ImagesInOrder, LoadedData
     from liesparse.estimators import LieSparseCoder
     from liesparse.run_directory import Run
@@ -70,14 +67,23 @@ def _as_trained(images: str, trained: str) -> str:
     return f"{images}:{','.join(known)}" if pictures and known else images
 
 
-def _chunks(rows: ImagesInOrder) -> Iterator[Tensor]:
-    """Say what the images are, yield them some at a time, and show how many are done."""
+def _describe(coder: LieSparseCoder, rows: ImagesInOrder) -> tuple[Any, ...]:
+    """Say what the images are, and show how many are done; return what the model infers from them, as arrays.
+
+    That is codes, poses, widths of the poses, log likelihoods, and how sure the model is, by the names of the parts.
+    """
+    import numpy as np
+
+    parts = []
     console.print(rows.summary())
     with ProgressBar("images") as bar:
         for place, chunk in enumerate(rows.images.split(CHUNK)):
-            yield chunk
+            (codes, poses), posterior, scores, confidence = coder.describe(chunk)
+            parts.append((codes, poses, posterior.width.to(poses), scores, *confidence))
             done = place * CHUNK + len(chunk)
             bar.show(f"{done:,} of {len(rows.images):,}", done, len(rows.images))
+    found = [np.concatenate([np.asarray(part) for part in column]) for column in zip(*parts, strict=True)]
+    return *found[:4], dict(zip(confidence._fields, found[4:], strict=True))
 
 
 def _check_suffix(option: str, out: Path, *known: str) -> str:
@@ -105,19 +111,11 @@ def infer(
     data_dir: DataDir = None,
 ) -> None:
     """Infer the codes and the pose of each image. Also how sure they are: width, log likelihood, confidence."""
-    import numpy as np
-
     from liesparse.files import write_table
 
     _check_suffix("--out", out, ".npz", ".csv", ".parquet")
     coder, rows = _open_images(run, images, data_dir)
-    parts = []
-    for chunk in _chunks(rows):
-        (codes, poses), posterior, scores, confidence = coder.describe(chunk)
-        parts.append((codes, poses, posterior.width.to(poses), scores, *confidence))
-    codes, poses, widths, scores, *rated = (
-        np.concatenate([np.asarray(part) for part in column]) for column in zip(*parts, strict=True)
-    )
+    codes, poses, widths, scores, how_sure = _describe(coder, rows)
     columns = _whose(rows) | {"template": codes.argmax(axis=1)}
     arrays = columns | {"codes": codes, "poses": poses, "widths": widths, "log_likelihood": scores}
     for name, first, values in (("code", 0, codes), ("pose", 1, poses), ("width", 1, widths)):
@@ -125,7 +123,6 @@ def infer(
     if coder.group != "learned":
         columns |= coder.poses_in_units(poses)  # in pixels or degrees
     columns["log_likelihood"] = scores
-    how_sure = dict(zip(confidence._fields, rated, strict=True))
     write_table(out, columns | how_sure, arrays | how_sure)
     console.print(f"{count(len(codes), 'image')}, in {out}.{_doubts(how_sure['uncertain'])}")
 
@@ -173,19 +170,14 @@ def canonicalize(
             )
         check_writable(folder, option)  # or fail before the work is done
     ranges = coder.pose_ranges(rows.images) if coder.pose_ranges_ is None else coder.pose_ranges_
-    parts, found = [], []
-    for chunk in _chunks(rows):
-        inference, _, _, confidence = coder.describe(chunk)
-        middles = ranges[np.asarray(inference.codes).argmax(axis=1), :, 0]  # where pictures of its template are
-        parts.append((*inference, middles, *confidence))
-        if not warp:
-            at_zero = coder.canonicalize(chunk, keep_rest=keep_rest, poses=inference.poses)
-            found.append(coder.move(at_zero, middles, keep_rest=keep_rest).numpy())
-    codes, poses, middles, *rated = (np.concatenate(column) for column in zip(*parts, strict=True))
-    how_sure = dict(zip(confidence._fields, rated, strict=True))
+    codes, poses, _, _, how_sure = _describe(coder, rows)
+    middles = ranges[codes.argmax(axis=1), :, 0]  # where pictures of its template are
     shape = coder.image_shape_
-    drawn = warp_pictures(coder, rows, codes, poses, middles) if warp else np.concatenate(found).reshape(-1, *shape)
-    canonical = list(drawn)
+    if warp:
+        canonical = list(warp_pictures(coder, rows, codes, poses, middles))
+    else:
+        at_zero = coder.canonicalize(rows.images, keep_rest=keep_rest, poses=poses)
+        canonical = list(coder.move(at_zero, middles, keep_rest=keep_rest).reshape(-1, *shape).numpy())
     doubtful, names = how_sure["uncertain"], picture_names(rows.names)
     inverted = rows.preprocessing.invert
     for name, image, doubted in zip(names, canonical, doubtful, strict=True):
