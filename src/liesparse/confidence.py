@@ -33,11 +33,11 @@ class Confidence(NamedTuple):
 
 
 def mode_shares(
-    parameters: Parameters, images: Images, codes: Codes, engine: PoseEngine, n_modes: int = N_MODES
+    parameters: Parameters, images: Images, codes: Codes, engine: PoseEngine
 ) -> tuple[Float[Tensor, "batch mode torus"], Float[Tensor, "batch mode"]]:
     """Return the modes of the pose, best first, and the share of each: a Gaussian of its height and curvature."""
     evidence = Evidence.of(parameters, images, codes)
-    poses, log_density, curvature = engine.find_modes(evidence, n_modes)
+    poses, log_density, curvature = engine.find_modes(evidence, N_MODES)
     log_density = log_density - engine.expect(evidence).log_partition[:, None]
     stiffness = torch.linalg.eigvalsh(curvature).clamp(min=1e-12)
     masses = (log_density + 0.5 * (math.log(2 * math.pi) - stiffness.log()).sum(dim=-1)).clamp(max=0).exp()

@@ -151,16 +151,3 @@ def write_table(path: Path, columns: Mapping[str, Array], arrays: Mapping[str, A
         table = pyarrow.table({name: np.ascontiguousarray(column) for name, column in columns.items()})
         pyarrow.parquet.write_table(table, buffer)
     write_atomically(path, buffer.getvalue())
-
-
-def image_bytes(image: Array) -> bytes:
-    """Return one image as a PNG, in grey or in colour: bytes as they are, else 255 at the peak and black below 0."""
-    from PIL import Image
-
-    pixels = np.atleast_2d(image)
-    if pixels.dtype != np.uint8:
-        peak = max(float(image.max()), float(np.finfo(np.float32).tiny))
-        pixels = np.round(255 * np.clip(pixels / peak, 0, 1)).astype(np.uint8)
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, format="PNG")
-    return buffer.getvalue()

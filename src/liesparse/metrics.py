@@ -170,17 +170,9 @@ _METRICS: dict[str, Metric] = {
 
 
 def register_metric(name: str) -> Callable[[Metric], Metric]:
-    """Add a metric of your own, as a decorator; ``liesparse evaluate`` then writes it under ``name``.
+    """Add a function from :class:`Inferred` to a float as a metric, by a decorator that returns it unchanged.
 
-    Parameters
-    ----------
-    name : str
-        The name in the JSON of ``liesparse evaluate``. A name that is registered already is an error.
-
-    Returns
-    -------
-    callable
-        The decorator. It takes a function from :class:`Inferred` to a float and returns it unchanged.
+    ``liesparse evaluate`` then writes its value to JSON under ``name``. A name that is taken already is an error.
 
     Examples
     --------

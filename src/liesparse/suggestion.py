@@ -52,7 +52,8 @@ def suggest(
 
     For each number of axes a motion is learned from pairs of images; how many pairs it explains tells how many shapes
     there are, and half and twice as many are tried too. The best evidence decides, rather for too many than for too
-    few: a template too many is harmless, one that is two shapes at once is not.
+    few: a template too many is harmless, one that is two shapes at once is not. What is returned has ``torus_dim``,
+    ``n_components`` and ``noise_std`` for :class:`liesparse.LieSparseCoder`, and the ``trials``.
 
     Parameters
     ----------
@@ -64,11 +65,6 @@ def suggest(
         Seed: same seed, same answer.
     callback : callable, optional
         Called with each :class:`Trial` as it is done.
-
-    Returns
-    -------
-    Suggestion
-        ``torus_dim``, ``n_components``, ``noise_std`` for :class:`liesparse.LieSparseCoder`, and the ``trials``.
     """
     rows = torch.as_tensor(np.asarray(images), dtype=torch.float32).flatten(1)
     rows = rows[rows.norm(dim=1) > 0]
@@ -84,7 +80,8 @@ def suggest(
         start = make_start(seen, model, recipe, generator=generator).parameters
         noise_std, engine = start.noise_std, engine_for(start, recipe.learning)
         motion = learn_motion(start, seen, engine, generator=generator)
-        for n_components in sorted({max(1, round(_likely(motion.share) * factor)) for factor in FACTORS}):
+        likely = round(1 / max(motion.share, 1 / MOST_COMPONENTS))  # as many shapes, if so many pairs are of one
+        for n_components in sorted({max(1, round(likely * factor)) for factor in FACTORS}):
             health = examine(choose_shapes(motion, n_components, engine), held_out, engine)
             # A density of K codes is larger the more codes there are; to name an active one costs ln K.
             free, named = n_components * math.log(start.sparsity), health.active_codes * math.log(n_components)
@@ -94,8 +91,3 @@ def suggest(
                 callback(trials[-1])
     best = max(trials, key=lambda trial: trial.evidence)
     return Suggestion(best.torus_dim, best.n_components, noise_std, tuple(trials))
-
-
-def _likely(share: float) -> int:
-    """Return how many shapes there are if a share of all pairs are of the same one."""
-    return round(1 / max(share, 1 / MOST_COMPONENTS))

@@ -107,13 +107,13 @@ def fit_factors(
     )
 
 
-def predict_factors(codes: Codes, poses: Poses, truth: Factors, *, min_images: int = MIN_IMAGES) -> Factors:
+def predict_factors(codes: Codes, poses: Poses, truth: Factors) -> Factors:
     """Return what a linear function of the pose, one for each template, says of the factors; NaN where there is none.
 
     ``truth`` is as :func:`count_factors` gives it.
     """
     prediction = torch.full_like(truth, math.nan)
-    for mine in _split_by_template(codes, min_images):
+    for mine in _split_by_template(codes, MIN_IMAGES):
         prediction[mine] = truth[mine].mean(dim=0) + _predict(poses[mine].to(truth), truth[mine])[2]
     return prediction
 
@@ -132,7 +132,7 @@ def largest_code(codes: Codes) -> Int[Tensor, " batch"]:
     return codes.argmax(dim=1).masked_fill(codes.amax(dim=1) <= 0, -1)
 
 
-def pose_ranges(codes: Codes, poses: Poses, *, min_images: int = MIN_IMAGES) -> Float[Tensor, "component torus 3"]:
+def pose_ranges(codes: Codes, poses: Poses) -> Float[Tensor, "component torus 3"]:
     """Return where the poses of each template lie: the middle one, and the 2nd and 98th percentile about it.
 
     A template of few images takes the median width of the others.
@@ -143,7 +143,7 @@ def pose_ranges(codes: Codes, poses: Poses, *, min_images: int = MIN_IMAGES) -> 
         mine = poses[largest == template]
         found[template, :, 0] = middle = middle_pose(mine)
         found[template, :, 1:] = torus.wrap(mine - middle).quantile(ends, dim=0).T
-    many = torch.stack([largest == template for template in range(len(found))]).sum(dim=1) >= min_images
+    many = torch.stack([largest == template for template in range(len(found))]).sum(dim=1) >= MIN_IMAGES
     if bool(many.any()):
         found[~many, :, 1:] = found[many][..., 1:].median(dim=0).values
     return found

@@ -11,8 +11,7 @@ from PIL import Image
 import shell
 from liesparse import LieSparseCoder, symmetry
 from liesparse.data import load_data, load_images
-from liesparse.figures import before_and_after, movie_bytes, to_png, walk_figure
-from liesparse.files import image_bytes
+from liesparse.figures import before_and_after, image_bytes, movie_bytes, to_png, walk_figure
 from liesparse.run_directory import load_run
 
 

@@ -15,7 +15,7 @@ import torch
 from liesparse import LieSparseCoder, SparseCoder, ToroidalSubgroup, embedded_digits
 from liesparse.checkpoint import list_checkpoints
 from liesparse.data import load_data
-from liesparse.files import image_bytes
+from liesparse.figures import image_bytes
 from liesparse.run_directory import BASELINE, MODEL, Run, save_run
 from liesparse.web.session import Session, open_session
 

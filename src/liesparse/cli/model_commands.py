@@ -182,7 +182,7 @@ def canonicalize(
     inverted = rows.preprocessing.invert
     for name, image, doubted in zip(names, canonical, doubtful, strict=True):
         picture = image.max() - image.clip(min=0) if inverted and not warp else image  # light and dark as they came
-        files.write_atomically((uncertain if uncertain and doubted else out) / name, files.image_bytes(picture))
+        files.write_atomically((uncertain if uncertain and doubted else out) / name, figures.image_bytes(picture))
     if len({image.shape for image in canonical}) == 1:
         files.write_atomically(out / "canonical.npy", lambda file: np.save(file, np.stack(canonical)))
     kinds = {"picture": np.array(names), "template": codes.argmax(axis=1)}

@@ -26,6 +26,7 @@ CELL = "{}, {}, seed {}"  # how a cell of the table is called
 FIGURE_ROWS = ("translation", "rotation-scaling", "mnist-10")
 SeedsOption = Annotated[int, Option(min=1, help="How many seeds: 0, 1, 2, ...")]
 FirstSeed = Annotated[int, Option(min=0, help="The first of them.")]
+FinishedOption = Annotated[Path, Option(help="Folder for what is finished; a second run continues with it.")]
 ProblemsOption = Annotated[str, Option(help="Problems, separated by commas, or all.")]
 
 
@@ -48,9 +49,7 @@ def table1(
     epochs: EpochsOption = None,
     values: SetOption = None,
     data_dir: DataDir = None,
-    out: Annotated[Path, Option(help="Folder for the finished cells; a second run continues with them.")] = Path(
-        "runs/table1"
-    ),
+    out: FinishedOption = Path("runs/table1"),
     json: JsonOption = None,
 ) -> None:
     """Measure held-out SNR as in Table 1, by recipe and over seeds.
@@ -139,9 +138,7 @@ def benchmarks(
     seeds: SeedsOption = 1,
     first_seed: FirstSeed = 0,
     data_dir: DataDir = None,
-    out: Annotated[Path, Option(help="Folder for the finished rows; a second run continues with them.")] = Path(
-        "runs/benchmarks"
-    ),
+    out: FinishedOption = Path("runs/benchmarks"),
     json: JsonOption = None,
 ) -> None:
     """Measure tasks for which others have published numbers.
@@ -264,9 +261,7 @@ def claims(
     first_seed: FirstSeed = 0,
     full: Annotated[bool, Option("--full", help="More and larger trials, and all of MNIST instead of a part.")] = False,
     data_dir: DataDir = None,
-    out: Annotated[Path, Option(help="Folder for what is measured; a second run continues with it.")] = Path(
-        "runs/claims"
-    ),
+    out: FinishedOption = Path("runs/claims"),
     json: JsonOption = None,
 ) -> None:
     """Measure the paper's claims. Each gets a verdict.

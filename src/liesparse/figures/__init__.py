@@ -126,10 +126,10 @@ def to_small_png(figure: Figure) -> bytes:
     return written(plain.save, format="png", optimize=True, dpi=(figure.dpi, figure.dpi))
 
 
-def to_pdf(figure: Figure, *, dpi: int = 720) -> bytes:
+def to_pdf(figure: Figure) -> bytes:
     """Render a figure as PDF: text and bars are vectors, and equal figures give equal files."""
     with mpl.rc_context({"pdf.fonttype": 42}):  # TrueType: text stays text, as publishers ask
-        return written(figure.savefig, format="pdf", dpi=dpi, metadata={"CreationDate": None})
+        return written(figure.savefig, format="pdf", dpi=720, metadata={"CreationDate": None})
 
 
 def to_picture(pixels: Array, *, signed: bool = False) -> Image.Image:
@@ -149,20 +149,29 @@ def draw_pixels(pixels: Array, *, signed: bool = False) -> bytes:
     return written(to_picture(pixels, signed=signed).save, "PNG", optimize=True)
 
 
+def image_bytes(image: NDArray[Any]) -> bytes:
+    """Return one image as a PNG, in grey or in colour: bytes as they are, else 255 at the peak and black below 0."""
+    pixels = np.atleast_2d(image)
+    if pixels.dtype != np.uint8:
+        peak = max(float(image.max()), float(np.finfo(np.float32).tiny))
+        pixels = np.round(255 * np.clip(pixels / peak, 0, 1)).astype(np.uint8)
+    return written(Image.fromarray(pixels).save, format="PNG")
+
+
 def data_uri(content: bytes) -> str:
     """Return a picture, PNG or GIF, as a data URI."""
     kind = "gif" if content.startswith(b"GIF") else "png"
     return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
 
 
-def walk_frames(walks: Array, look: Look = "ink", *, gap: int = 4) -> NDArray[np.uint8]:
+def walk_frames(walks: Array, look: Look = "ink") -> NDArray[np.uint8]:
     """Lay out (axis, image, step, height, width[, 3]) as frames, images in rows, axes in columns; grey is dark ink."""
     zoom = max(1, -(-LEAST_SIZE // max(walks.shape[3:5])))
     shown = to_contrast(walks, look, walks.ndim - 3)
     shown = (shown + 1) / 2 if look == "signed" else shown if walks.ndim == 6 else 1 - shown
     shown = shown.repeat(zoom, axis=3).repeat(zoom, axis=4)
     steps = shown.transpose(2, 1, 0, *range(3, walks.ndim))  # step, image, axis
-    frames = np.stack([mosaic(step.reshape(-1, *step.shape[2:]), len(walks), gap=gap) for step in steps])
+    frames = np.stack([mosaic(step.reshape(-1, *step.shape[2:]), len(walks), gap=4) for step in steps])
     return np.where(np.isnan(frames), FRAME_GREY, np.round(255 * frames)).astype(np.uint8)
 
 
@@ -261,7 +270,7 @@ def spread(n: int, most: int) -> list[int]:
 
 
 def before_and_after(
-    before: Sequence[NDArray[Any]], after: Sequence[NDArray[Any]], uncertain: NDArray[np.bool_], *, n_columns: int = 10
+    before: Sequence[NDArray[Any]], after: Sequence[NDArray[Any]], uncertain: NDArray[np.bool_]
 ) -> Figure:
     """Show images above and what became of them below, those that the model is not sure of by themselves."""
     parts = []
@@ -272,7 +281,7 @@ def before_and_after(
             if chosen:
                 small = np.stack([_shrink(images[place], before[0].shape[:2]) for place in chosen])
                 parts.append((small.astype(np.float32), f"{words}{title}".capitalize()))
-    return _sheets(parts, n_columns, look_of(np.stack(before)), 8)
+    return _sheets(parts, 10, look_of(np.stack(before)), 8)
 
 
 def _shrink(image: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:

@@ -37,7 +37,7 @@ UNITS = {"x-shift": "pixels", "y-shift": "pixels", "rotation": "degrees", "scali
 
 @torch.no_grad()
 def write_report(run: Run, data: LoadedData, *, title: str = "What the model has learned") -> Path:
-    """Write ``report.html``, one self-contained page, and its pictures as files in a folder ``report`` beside it.
+    """Write ``report.html``, one self-contained page, and its pictures into a folder beside it; return its path.
 
     Parameters
     ----------
@@ -48,11 +48,6 @@ def write_report(run: Run, data: LoadedData, *, title: str = "What the model has
         their files, labels, and the factors that made them. An image of shape (n_pixels,) is drawn as one row.
     title : str
         Headline of the page.
-
-    Returns
-    -------
-    Path
-        The page.
     """
     found = Findings(run, data)
     pictures: Files = {}
