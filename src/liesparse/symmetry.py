@@ -16,7 +16,7 @@ from torch import Tensor
 
 from liesparse import torus
 from liesparse._checks import check_count, check_matrix, reject
-from liesparse.model import Codes, Images, Parameters, Poses, reconstruct, uniform_prior
+from liesparse.model import Codes, Images, Parameters, Poses, reconstruct
 
 Factors = Float[Tensor, "batch factor"]
 Pictures = Float[Tensor, "batch height width *colour"]
@@ -248,28 +248,31 @@ def _slope(images: Tensor) -> Tensor:
     return slope
 
 
-def fit_fields(parameters: Parameters, images: Images, image_shape: tuple[int, ...]) -> GroupFit:
-    """Name the learned generators by least squares against known fields, over all images and pixels.
+def fit_fields(
+    parameters: Parameters, images: Images, image_shape: tuple[int, ...], axes: range | None = None
+) -> GroupFit:
+    """Name the learned generators, of some axes or of all, by least squares against known fields, over all pixels.
 
     ``images`` are best the model's own reconstructions. All shares follow from one small matrix of inner products.
     """
     if math.prod(image_shape) != parameters.n_pixels:
         reject("image_shape", f"a product of {parameters.n_pixels}", str(image_shape), "Give (height, width).")
-    n = parameters.torus_dim
-    moved = torch.stack([apply_generator(parameters, images, axis) for axis in range(n)])
+    axes = range(parameters.torus_dim) if axes is None else axes
+    moved = torch.stack([apply_generator(parameters, images, axis) for axis in axes])
     known = apply_fields(images.reshape(-1, *image_shape)).flatten(2)
     columns = torch.cat((moved, known)).flatten(1).double()
     gram = columns @ columns.T
     energies = gram.diagonal()
     moving = energies > NOTHING * energies.max()  # shares have no scale, and would make something of rounding errors
     gram = gram * moving[:, None] * moving
-    purest = []
+    n, purest = len(axes), []
+    before, after = [0.0] * axes.start, [0.0] * (parameters.torus_dim - axes.stop)
     for place, field in enumerate(FIELDS):
         # The largest cos² between a field and a motion in the span of the generators is the share of this fit.
         share, direction = _explained(gram, n + place, list(range(n)))
-        purest.append(PureDirection(field, tuple(direction.tolist()), share))
-    axes = tuple(_fit_axis(gram, axis, n) for axis in range(n))
-    return GroupFit(axes, tuple(sorted(purest, key=lambda found: -found.share)))
+        purest.append(PureDirection(field, (*before, *direction.tolist(), *after), share))
+    fits = tuple(_fit_axis(gram, place, n)._replace(axis=axis) for place, axis in enumerate(axes))
+    return GroupFit(fits, tuple(sorted(purest, key=lambda found: -found.share)))
 
 
 def fit_motions(parameters: Parameters, codes: Codes, poses: Poses, image_shape: tuple[int, ...]) -> GroupFit:
@@ -280,20 +283,11 @@ def fit_motions(parameters: Parameters, codes: Codes, poses: Poses, image_shape:
     pictures, n = reconstruct(parameters, codes, poses), parameters.outer_dim
     if parameters.outer is None:
         return fit_fields(parameters, pictures, image_shape)
-    inner = replace(parameters, outer=None)
-    basis, frequencies = parameters.outer
-    prior = uniform_prior(len(frequencies), dtype=parameters.dtype).to(basis)
-    outer = replace(inner, group_basis=basis, frequencies=frequencies, pose_prior=prior)
-    turned = reconstruct(inner, codes, poses[:, n:])
-    fits = fit_fields(outer, pictures, image_shape), fit_fields(inner, turned, image_shape)
-    axes = (*fits[0].axes, *(axis._replace(axis=axis.axis + n) for axis in fits[1].axes))
-    rest = parameters.torus_dim - n
-    purest = [
-        *(found._replace(direction=(*found.direction, *[0.0] * rest)) for found in fits[0].purest),
-        *(found._replace(direction=(*[0.0] * n, *found.direction)) for found in fits[1].purest),
-    ]
-    best = {found.field: found for found in sorted(purest, key=lambda found: found.share)}  # the last one stays
-    return GroupFit(axes, tuple(sorted(best.values(), key=lambda found: -found.share)))
+    turned = reconstruct(replace(parameters, outer=None), codes, poses[:, n:])
+    outer = fit_fields(parameters, pictures, image_shape, range(n))
+    inner = fit_fields(parameters, turned, image_shape, range(n, parameters.torus_dim))
+    best = {found.field: found for found in sorted(outer.purest + inner.purest, key=lambda found: found.share)}
+    return GroupFit(outer.axes + inner.axes, tuple(sorted(best.values(), key=lambda found: -found.share)))
 
 
 def known_motion(rates: dict[str, float], images: Pictures) -> Pictures:
