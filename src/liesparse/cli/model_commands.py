@@ -111,9 +111,9 @@ def infer(
     data_dir: DataDir = None,
 ) -> None:
     """Infer the codes and the pose of each image. Also how sure they are: width, log likelihood, confidence."""
-    from liesparse.files import write_table
+    from liesparse.files import TABLES, write_table
 
-    _check_suffix("--out", out, ".npz", ".csv", ".parquet")
+    _check_suffix("--out", out, *TABLES)
     coder, rows = _open_images(run, images, data_dir)
     codes, poses, widths, scores, how_sure = _describe(coder, rows)
     columns = _whose(rows) | {"template": codes.argmax(axis=1)}
