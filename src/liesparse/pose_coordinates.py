@@ -3,7 +3,8 @@
 A learned motion is known up to a linear map of the pose: s' = Ms moves the same pictures as long as they do not go all
 the way round. Which M is best depends on the lattice: with a short way on the torus the frequencies must be high, and
 with a long one its ends meet although the pictures there differ. So M is searched. For each try W and the shapes are
-fitted to the poses that the model infers, by a few M-steps with known poses, and what they explain is compared.
+fitted to the poses that the model infers, by a few M-steps with known poses, and what they explain is compared. On one
+axis that only names the candidates: poses that turn too slowly are also too inexact to say how fast they could turn.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from liesparse.posterior import PoseEngine
 N_IMAGES, IMAGES_PER_COMPONENT = 1500, 60
 TRIAL_STEPS, LAST_STEPS = 5, 40  # M-steps with known poses, of a try and of the one that is taken
 STEPS = (0.3,), (0.15, 0.075)  # by which an entry of ln M changes: from each start, and from the best of them
-ONE_AXIS_STEPS: tuple[tuple[float, ...], tuple[float, ...]] = (), (0.015, 0.0075)
-SLOWER = (2, 3, 4, 5, *(1.03**power for power in range(14, 61)))  # so many times may a pose be slower than it could be
+SLOWER = sorted((2, 3, 4, 5, *(1.03**power for power in range(14, 61))))  # so many times may one axis be too slow
+MOST_RIVALS = 6  # of them that are learned from
 FILLED = 0.4  # of each axis, where the directions are tried
 GAIN, LEAST_GAIN = 1e-3, 0.05  # nats of the residual by which one try beats another, and the best one what there was
 
@@ -59,16 +60,36 @@ def improve_coordinates(
     n_seen = max(N_IMAGES, IMAGES_PER_COMPONENT * parameters.n_components)
     chosen = torch.randperm(len(images), generator=generator)[:n_seen].to(images.device)
     seen = look(parameters, images[chosen], engine)
-    wide, fine = ONE_AXIS_STEPS if parameters.torus_dim == 1 else STEPS
-    first = (_climb(parameters, seen, start, wide) for start in _starts(parameters, seen))
-    best = _climb(parameters, seen, max(first, key=lambda one: one.score).coordinates, fine)
+    first = (_climb(parameters, seen, start, STEPS[0]) for start in _starts(parameters, seen))
+    best = _climb(parameters, seen, max(first, key=lambda one: one.score).coordinates, STEPS[1])
     as_it_is = torch.eye(parameters.torus_dim, dtype=torch.float64)
     fit, before = (fit_poses(parameters, seen, each, LAST_STEPS) for each in (best.coordinates, as_it_is))
-    if fit.score < before.score + LEAST_GAIN:
-        return parameters
+    return parameters if fit.score < before.score + LEAST_GAIN else _with_fit(parameters, seen, fit)
+
+
+def faster_poses(
+    parameters: Parameters, images: Float[Tensor, "image pixel"], engine: PoseEngine, *, generator: torch.Generator
+) -> list[Parameters]:
+    """Return models of one axis whose pose turns faster, those that fit the inferred poses best first.
+
+    The axis is often a circle, which only the right number closes, to a few hundredths; it may be no integer, as where
+    the pictures come round after 0.3 of the axis. Which of these models is best is told by what they can learn.
+    """
+    n_seen = max(N_IMAGES, IMAGES_PER_COMPONENT * parameters.n_components)
+    chosen = torch.randperm(len(images), generator=generator)[:n_seen].to(images.device)
+    seen = look(parameters, images[chosen], engine)
+    fits = [fit_poses(parameters, seen, torch.tensor([[times]], dtype=torch.float64)) for times in SLOWER]
+    scores = [-math.inf, *(fit.score for fit in fits), -math.inf]
+    tops = [fits[i] for i in range(len(fits)) if scores[i] <= scores[i + 1] >= scores[i + 2]]
+    tops.sort(key=lambda fit: fit.score, reverse=True)
+    return [_with_fit(parameters, seen, fit) for fit in tops[:MOST_RIVALS]]
+
+
+def _with_fit(parameters: Parameters, seen: Seen, fit: Fit) -> Parameters:
+    """Return the model with what was fitted; a template of which no image was seen keeps its shape."""
     group_basis = parameters.group_basis @ fit.turn
     dictionary = torch.nn.functional.normalize(group_basis @ fit.planes.flatten(1).T, dim=0)
-    used = torch.zeros(parameters.n_components, dtype=torch.bool, device=images.device)
+    used = torch.zeros(parameters.n_components, dtype=torch.bool, device=dictionary.device)
     used[seen.template] = True
     dictionary = torch.where(used, dictionary, parameters.dictionary)
     return replace(parameters, group_basis=group_basis, dictionary=dictionary, frequencies=fit.frequencies)
@@ -140,15 +161,12 @@ def _leading_planes(
 
 
 def _starts(parameters: Parameters, seen: Seen) -> list[Matrix]:
-    """Return maps from which M is searched.
+    """Return maps from which M is searched, in which the poses fill a part of each axis.
 
-    One axis is often a circle, which only the right number closes, to a few hundredths; it may be no integer, as where
-    the pictures come round after 0.3 of the axis. Of several axes the poses fill a part of each. These lie along the
-    directions in which the pictures change most and least over the range of the poses, or halfway between them.
+    The axes lie along the directions in which the pictures change most and least over the range of the poses, or
+    halfway between them.
     """
     torus_dim = seen.poses.shape[1]
-    if torus_dim == 1:
-        return list(torch.tensor(SLOWER, dtype=torch.float64)[:, None, None])
     poses, template = to_cpu(seen.poses).double(), to_cpu(seen.template)
     of_template = torch.nn.functional.one_hot(template).double()
     means = of_template.T @ poses / of_template.sum(dim=0).clamp(min=1)[:, None]

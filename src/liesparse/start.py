@@ -17,7 +17,7 @@ from liesparse.learning import engine_for, learn, resume
 from liesparse.metrics import infer, objective
 from liesparse.model import Outer, Parameters, PosePrior, undo_transform, uniform_prior
 from liesparse.pairs import chain_shapes, choose_shapes, learn_motion, sort_again
-from liesparse.pose_coordinates import improve_coordinates
+from liesparse.pose_coordinates import faster_poses, improve_coordinates
 from liesparse.posterior.sampling import MOST_AXES_BY_GRID
 from liesparse.settings import MOST_IRREPS, ModelSettings, Recipe
 from liesparse.state import Progress, ShuffledArrays, State
@@ -26,6 +26,7 @@ FIRST_FREQUENCIES = 24  # of one axis, before the lattice is fitted
 TRIAL_IMAGES = 600  # for each shape, in each round of trials of several starts
 HOT_IMAGES, HOT_MEMORY = 3000, 12.0  # for each shape: seen before the pose gets its coordinates, and remembered
 N_COMPARED = 300  # images by which two models are compared
+RIVAL_IMAGES, RIVAL_MEMORY = 400, 30.0  # for each shape: seen by a model whose pose turns faster, and remembered
 FEW_IMAGES = 200  # below this, nobody looks for pairs
 MORE_SHAPES = 3  # with the outer group of two alone, which sees a shape in each pose of the inner one as another
 VIEWS = 6  # the same where the inner one is to be learned: only views that lie close together show how it moves
@@ -268,8 +269,27 @@ def _settle(
     if not grows or start.torus_dim > MOST_AXES_BY_GRID:  # the search grows with the square of the axes
         return start
     logger.info("then the coordinates of the pose")
+    if start.torus_dim == 1:
+        return _turn_faster(start, images[order], recipe, generator)
     better = improve_coordinates(start, images, engine_for(start, recipe.learning), generator=generator)
     return start if better is start else sort_again(better, images[order], engine_for(better, recipe.learning))
+
+
+def _turn_faster(
+    start: Parameters, images: Float[Tensor, "image pixel"], recipe: Recipe, generator: torch.Generator
+) -> Parameters:
+    """Learn for a short time from poses that turn faster, as long as the best of these models is better."""
+    n_images = min(RIVAL_IMAGES * start.n_components, 2 * len(images))
+    short = replace(recipe.learning, n_epochs=-(-n_images // len(images)), first_memory=RIVAL_MEMORY, lattice="paper")
+    best, few = start, images[-N_COMPARED:]
+    for _ in range(2):
+        rivals = faster_poses(best, images, engine_for(best, recipe.learning), generator=generator)
+        learned = [learn(rival, images[:n_images], short, generator=generator) for rival in (best, *rivals)]
+        learned += [sort_again(model, images, engine_for(model, recipe.learning)) for model in learned[1:]]
+        before, best = best, max(learned, key=lambda model: _objective(model, few, recipe))
+        if best is learned[0]:
+            return before
+    return best
 
 
 def _objective(model: Parameters, images: Float[Tensor, "few pixel"], recipe: Recipe) -> float:
