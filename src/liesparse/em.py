@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from liesparse import stiefel
-from liesparse.devices import to_cpu
+from liesparse.devices import read_numbers, to_cpu
 from liesparse.lattice import energy_basis, fitted_lattice
 from liesparse.model import Parameters, unit_columns
 from liesparse.posterior import PoseExpectation
@@ -39,6 +39,11 @@ class Averages(NamedTuple):
         return cls(
             torch.zeros_like(like), like.new_zeros(n_columns, n_components), like.new_zeros(n_components, n_components)
         )
+
+    def n_codes(self) -> float:
+        """Return how many codes an image has, by their weights, (Σα)² / Σα²; at least 1."""
+        whole, squares = read_numbers(torch.stack((self.gram.sum(), self.gram.diagonal().sum())))
+        return max(1.0, whole / squares) if squares > 0 else 1.0
 
     def without(self, shapes: list[int]) -> Averages:
         """Return the averages with some shapes forgotten."""

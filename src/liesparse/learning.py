@@ -135,8 +135,9 @@ def advance(
     if settings.method == "gradient":  # lines 11-14
         own = parameter_gradients(parameters, codes, expectation, settings.gradient)
     else:
-        seen, first = step * settings.batch_size, parameters.n_components * settings.first_memory
-        remembered = min(parameters.n_components * settings.memory(done), max(first, seen))  # no more than there was
+        each = parameters.n_components / averages.n_codes()  # images in which a shape is used once
+        seen, first = step * settings.batch_size, each * settings.first_memory
+        remembered = min(each * settings.memory(done), max(first, seen))  # no more than there was
         share = min(1.0, settings.batch_size / remembered) if state.step else 1.0
         own = em.average(averages, codes, expectation, share)
     *every, code_mean = group.mean([*own, codes.sum(dim=1).mean()], len(batch))

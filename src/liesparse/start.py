@@ -25,6 +25,8 @@ from liesparse.state import Progress, ShuffledArrays, State
 FIRST_FREQUENCIES = 24  # of one axis, before the lattice is fitted
 TRIAL_IMAGES = 600  # for each shape, in each round of trials of several starts
 HOT_IMAGES, HOT_MEMORY = 3000, 12.0  # for each shape: seen before the pose gets its coordinates, and remembered
+MOST_HOT_IMAGES = 100_000  # of all shapes
+SEVERAL_CODES = 1.5  # in an image, from which on it may be no picture of one shape
 N_COMPARED = 300  # images by which two models are compared
 RIVAL_IMAGES, RIVAL_MEMORY = 400, 30.0  # for each shape: seen by a model whose pose turns faster, and remembered
 FEW_IMAGES = 200  # below this, nobody looks for pairs
@@ -55,15 +57,19 @@ def choose_start(
 ) -> Start:
     """Make ``n_init`` starts and learn from each for a short time; the better half goes on, until one is left.
 
-    What is better is said by the model's own objective on ``monitor_images``, ln P(I|α̂) + ln P(α̂).
+    What is better is said by the model's own objective on ``monitor_images``, ln P(I|α̂) + ln P(α̂). Shapes from pairs
+    explain an image by one of them; where that needs several, a start from the images themselves is tried too.
     """
     settings = recipe.learning.resolve(model.n_components, len(images))
     source = ShuffledArrays(images, settings.batch_size)
     starts = [make_start(images, model, recipe, generator=generator) for _ in range(recipe.n_init)]
+    if recipe.start == "pairs" and model.group is None and all(_has_several_codes(s, images, recipe) for s in starts):
+        starts.append(make_start(images, model, replace(recipe, start="data"), generator=generator))
     states = [State.begin(start.parameters, generator) for start in starts]
     n_trial = max(1, round(TRIAL_IMAGES * model.n_components / settings.batch_size))
     rivals = list(zip(states, starts, strict=True))
     while len(rivals) > 1:
+        logger.info("then %d starts are compared", len(rivals))
         rivals = [(resume(state, source, settings, until=state.step + n_trial), start) for state, start in rivals]
         rivals.sort(key=lambda rival: _objective(rival[0].parameters, monitor_images, recipe), reverse=True)
         rivals = rivals[: len(rivals) // 2]
@@ -74,6 +80,13 @@ def choose_start(
         for share in shares
     ]
     return best._replace(parameters=state.parameters, n_agreed=sum(agreed))
+
+
+def _has_several_codes(start: Start, images: Float[Tensor, "image pixel"], recipe: Recipe) -> bool:
+    """Tell whether a model needs more than one shape for a usual image."""
+    codes = infer_codes(start.parameters, images[-N_COMPARED:], engine_for(start.parameters, recipe.learning))
+    several = codes.sum(dim=1).square() > SEVERAL_CODES * codes.square().sum(dim=1)
+    return bool(several.float().mean() > 0.5)
 
 
 def make_start(
@@ -254,7 +267,7 @@ def _settle(
     """
     n_images = len(images)
     whole = recipe.learning.resolve(start.n_components, n_images).n_epochs * n_images
-    wanted = min(HOT_IMAGES * start.n_components, whole)  # no more than the training itself sees
+    wanted = min(HOT_IMAGES * start.n_components, MOST_HOT_IMAGES, whole)  # no more than the training itself sees
     order = torch.randperm(n_images, generator=generator).to(images.device)
     n_epochs = -(-wanted // n_images)
     hot = replace(recipe.learning, n_epochs=n_epochs, first_memory=HOT_MEMORY, last_memory=HOT_MEMORY)

@@ -1,8 +1,8 @@
 """Did learning find a motion? What the model and the images alone can say, without any truth.
 
 A motion was found where the model explains the pictures (all but their noise), where pictures of one template lie in
-different poses and look different there, and where it has more evidence than plain sparse coding with as many free
-numbers, which may explain as much, but needs more codes for it.
+different poses and look different there, and where it has more evidence than plain sparse coding with as many shapes,
+and with as many free numbers, which may explain as much, but needs more codes for it.
 """
 
 from __future__ import annotations
@@ -112,7 +112,10 @@ class Verdict(NamedTuple):
             )
         if not self.n_motions:
             return "The pictures of each template do not move: plain sparse coding is enough for them."
-        return "Plain sparse coding explains as much without any motion: try fewer templates, or more images."
+        return (
+            "By evidence, shapes that do not move explain the pictures as well: they may have no motion in common. If "
+            f"they have one, try {self._other_motion}, or more images."
+        )
 
 
 @torch.no_grad()
@@ -137,12 +140,14 @@ def judge(
     effects = motion_effects(parameters, *(seen or poses_of_many(parameters, training_images, engine)))
     dictionary = (plain_dictionary(parameters, training_images) if plain is None else plain).to(images)
     shared: dict[str, Any] = {"noise_std": parameters.noise_std, "sparsity": parameters.sparsity}
-    plain_codes = infer_sparse_codes(dictionary, images, **shared)
-    plainly = plain_codes @ dictionary.T
+    plainly = infer_sparse_codes(dictionary, images, **shared) @ dictionary.T
     evidence = log_likelihood(parameters, images, codes, engine) - code_cost(codes, parameters.sparsity)
-    plain_evidence = plain_log_likelihood(dictionary, images, plain_codes, noise_std=parameters.noise_std)
-    plain_evidence = plain_evidence - code_cost(plain_codes, parameters.sparsity)
-    better = float((evidence - plain_evidence).mean()) > 0
+    better = True
+    for still in (dictionary, plain_dictionary(parameters, training_images, parameters.n_components).to(images)):
+        plain_codes = infer_sparse_codes(still, images, **shared)
+        plain_evidence = plain_log_likelihood(still, images, plain_codes, noise_std=parameters.noise_std)
+        plain_evidence = plain_evidence - code_cost(plain_codes, parameters.sparsity)
+        better = better and float((evidence - plain_evidence).mean()) > 0
     noise = noise_share(parameters, images)
     left, plain_left = (float((images - one).square().sum(dim=1).mean()) - noise for one in (found, plainly))
     explained = min(1.0, max(0.0, 1 - left / (1 - noise)))
@@ -266,13 +271,13 @@ def code_cost(codes: Float[Tensor, "image component"], sparsity: float) -> Float
 
 
 def plain_dictionary(
-    parameters: Parameters, training_images: Float[Tensor, "more pixel"]
+    parameters: Parameters, training_images: Float[Tensor, "more pixel"], n_components: int | None = None
 ) -> Float[Tensor, "pixel plain_component"]:
-    """Learn plain sparse coding with as many free numbers as Φ and W have, at the same λ and σ."""
+    """Learn plain sparse coding at the same λ and σ; usually with as many free numbers as Φ and W have."""
     n_pixels, n_columns = parameters.group_basis.shape
     in_basis = n_pixels * n_columns - n_columns * (n_columns + 1) // 2
     some = to_cpu(training_images[:: -(-len(training_images) // N_PLAIN)])
-    n_components = min(parameters.n_components + -(-in_basis // n_pixels), len(some))
+    n_components = min(n_components or parameters.n_components + -(-in_basis // n_pixels), len(some))
     settings = SparseCodingSettings(parameters.noise_std, parameters.sparsity, n_epochs=PLAIN_EPOCHS)
     return learn_sparse_coding(some, n_components, settings, generator=torch.Generator().manual_seed(0))
 
