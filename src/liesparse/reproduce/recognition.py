@@ -1,4 +1,4 @@
-"""Published tasks on images: a square on a torus, clusters and recognition of digits, and other tools."""
+"""Published tasks on images: a square on a torus, recognition of digits, and other tools."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from liesparse.metrics import ACTIVE_THRESHOLD, active_codes, d_lsbd, snr
 Images = Float[Tensor, "_ _"]  # of several sizes and numbers
 Labels = Int[Tensor, " _"]
 Found = dict[str, dict[str, float]]
-LEARNED, LARGEST = "learned from the images alone", "largest code"
-KMEANS = "k-means on pixels"
+LEARNED = "learned from the images alone"
 PADDING, N_PLAIN = 6, 64  # pixels around a shifted digit; templates of plain sparse codes
 GROUPS: dict[str, dict[str, dict[str, Any]]] = {  # of digits that are shifted, or turned
     "shifted": {"known": {"group": "translation"}, "learned": {"torus_dim": 2}},
@@ -68,33 +67,6 @@ def measure_square(seed: int, size: int = 64, block: int = 16, n_epochs: int | N
     encoding = torch.cat((poses.cos(), poses.sin()), dim=1).reshape(size, size, -1)
     quality = float(snr(images.flatten(1), coder.reconstruct(images).flatten(1)).mean())
     return {LEARNED: {"D_LSBD": d_lsbd(encoding), "SNR": quality, "s": seconds}}
-
-
-def match_clusters(labels: Labels, clusters: Labels, n_clusters: int = 10) -> float:
-    """Return the share of images, in %, that are in the cluster of their label by the best one-to-one match."""
-    counts = torch.zeros(n_clusters, n_clusters)
-    counts.index_put_((labels, clusters), torch.ones(len(labels)), accumulate=True)
-    return 100 * float(counts[linear_sum_assignment(-counts.numpy())].sum()) / len(labels)
-
-
-def measure_clusters(seed: int, digits: Digits, n_images: int = 5000, n_epochs: int | None = None) -> Found:
-    """Sort digits by k-means and by the largest code, on the images that both learned from."""
-    from sklearn.cluster import KMeans
-
-    data = digits.load(n_images, 1, seed)
-    assert data.labels is not None
-    began = time.monotonic()
-    by_pixels = KMeans(10, n_init=10, random_state=seed).fit_predict(data.train.numpy())
-    middle = time.monotonic()
-    coder = LieSparseCoder(10, torus_dim=2, n_epochs=n_epochs, random_state=seed).fit(data.train)
-    codes = coder.transform(data.train)
-    columns = ("accuracy, %", "s")
-    plain = match_clusters(data.labels, torch.from_numpy(by_pixels).long())
-    ours = match_clusters(data.labels, codes.argmax(dim=1))
-    return {
-        KMEANS: dict(zip(columns, (plain, middle - began), strict=True)),
-        LARGEST: dict(zip(columns, (ours, time.monotonic() - middle), strict=True)),
-    }
 
 
 def move_digits(images: Images, kind: str, generator: torch.Generator) -> Images:
