@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import numbers
 from collections.abc import Iterable, Iterator
@@ -87,7 +88,8 @@ def check_choice(argument: str, value: Any, choices: tuple[str, ...]) -> str:
     """Return ``value`` if it is one of ``choices``."""
     if value not in choices:
         names = " or ".join(repr(choice) for choice in choices)
-        reject(argument, names, repr(value), f"Pass {names}.")
+        near = difflib.get_close_matches(str(value), choices, n=1)
+        reject(argument, names, repr(value), f"Did you mean {near[0]!r}?" if near else "Pass one of these.")
     return value
 
 

@@ -41,7 +41,7 @@ class Averages(NamedTuple):
         )
 
     def n_codes(self) -> float:
-        """Return how many codes an image has, by their weights, (Σα)² / Σα²; at least 1."""
+        """Return how many codes an image has, by their weights: (Σα)² / Σα², at least 1."""
         whole, squares = read_numbers(torch.stack((self.gram.sum(), self.gram.diagonal().sum())))
         return max(1.0, whole / squares) if squares > 0 else 1.0
 

@@ -135,7 +135,8 @@ def advance(
     if settings.method == "gradient":  # lines 11-14
         own = parameter_gradients(parameters, codes, expectation, settings.gradient)
     else:
-        each = parameters.n_components / averages.n_codes()  # images in which a shape is used once
+        # Where an image is a sum of several shapes, each is seen more often, but not by itself.
+        each = parameters.n_components / math.sqrt(averages.n_codes())
         seen, first = step * settings.batch_size, each * settings.first_memory
         remembered = min(each * settings.memory(done), max(first, seen))  # no more than there was
         share = min(1.0, settings.batch_size / remembered) if state.step else 1.0

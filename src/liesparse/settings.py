@@ -84,8 +84,9 @@ class Settings:
     metric : {"canonical", "euclidean"}
         Gradient: metric of the Stiefel manifold for Riemannian Adam; the paper's is canonical.
     first_memory, last_memory : float
-        EM: how many images that use a shape the running averages remember, at first and after three fifths of the
-        training. A short memory shakes the model out of poor optima, a long one averages noise away.
+        EM: how many images for each shape the running averages remember, at first and after three fifths of the
+        training; where images are sums of several shapes, fewer by the root of their number. A short memory shakes the
+        model out of poor optima, a long one averages noise away.
     batches_per_update : int
         EM: batches averaged before W and Φ are set anew, as long as the memory is short.
     reseed_overlap : float
@@ -152,7 +153,7 @@ class Settings:
         return n_steps or _usual_length(n_components) / self.batch_size
 
     def memory(self, done: float) -> float:
-        """Return how many images that use a shape the averages remember, after a share ``done`` of the training."""
+        """Return how many images for each shape the averages remember, after a share ``done`` of the training."""
         return self.first_memory * (self.last_memory / self.first_memory) ** min(1.0, done / COOLED)
 
 

@@ -18,6 +18,7 @@ from liesparse.metrics import infer, objective
 from liesparse.model import Outer, Parameters, PosePrior, undo_transform, uniform_prior
 from liesparse.pairs import chain_shapes, choose_shapes, learn_motion, sort_again
 from liesparse.pose_coordinates import faster_poses, improve_coordinates
+from liesparse.posterior import PoseEngine
 from liesparse.posterior.sampling import MOST_AXES_BY_GRID
 from liesparse.settings import MOST_IRREPS, ModelSettings, Recipe
 from liesparse.state import Progress, ShuffledArrays, State
@@ -26,7 +27,7 @@ FIRST_FREQUENCIES = 24  # of one axis, before the lattice is fitted
 TRIAL_IMAGES = 600  # for each shape, in each round of trials of several starts
 HOT_IMAGES, HOT_MEMORY = 3000, 12.0  # for each shape: seen before the pose gets its coordinates, and remembered
 MOST_HOT_IMAGES = 100_000  # of all shapes
-SEVERAL_CODES = 1.5  # in an image, from which on it may be no picture of one shape
+SEVERAL_CODES = 3.0  # in an image, by their weights, from which on it is no picture of one shape
 N_COMPARED = 300  # images by which two models are compared
 RIVAL_IMAGES, RIVAL_MEMORY = 400, 30.0  # for each shape: seen by a model whose pose turns faster, and remembered
 FEW_IMAGES = 200  # below this, nobody looks for pairs
@@ -45,6 +46,7 @@ class Start(NamedTuple):
     parameters: Parameters
     pair_share: float | None = None  # of any two images, those that one motion carries into each other
     n_agreed: int = 1  # starts that found as many pairs as the best one
+    one_shape: bool = True  # whether an image is a picture of one of the shapes, as pairs and a fitted lattice need it
 
 
 def choose_start(
@@ -57,19 +59,15 @@ def choose_start(
 ) -> Start:
     """Make ``n_init`` starts and learn from each for a short time; the better half goes on, until one is left.
 
-    What is better is said by the model's own objective on ``monitor_images``, ln P(I|α̂) + ln P(α̂). Shapes from pairs
-    explain an image by one of them; where that needs several, a start from the images themselves is tried too.
+    What is better is said by the model's own objective on ``monitor_images``, ln P(I|α̂) + ln P(α̂).
     """
     settings = recipe.learning.resolve(model.n_components, len(images))
     source = ShuffledArrays(images, settings.batch_size)
     starts = [make_start(images, model, recipe, generator=generator) for _ in range(recipe.n_init)]
-    if recipe.start == "pairs" and model.group is None and all(_has_several_codes(s, images, recipe) for s in starts):
-        starts.append(make_start(images, model, replace(recipe, start="data"), generator=generator))
     states = [State.begin(start.parameters, generator) for start in starts]
     n_trial = max(1, round(TRIAL_IMAGES * model.n_components / settings.batch_size))
     rivals = list(zip(states, starts, strict=True))
     while len(rivals) > 1:
-        logger.info("then %d starts are compared", len(rivals))
         rivals = [(resume(state, source, settings, until=state.step + n_trial), start) for state, start in rivals]
         rivals.sort(key=lambda rival: _objective(rival[0].parameters, monitor_images, recipe), reverse=True)
         rivals = rivals[: len(rivals) // 2]
@@ -82,11 +80,10 @@ def choose_start(
     return best._replace(parameters=state.parameters, n_agreed=sum(agreed))
 
 
-def _has_several_codes(start: Start, images: Float[Tensor, "image pixel"], recipe: Recipe) -> bool:
-    """Tell whether a model needs more than one shape for a usual image."""
-    codes = infer_codes(start.parameters, images[-N_COMPARED:], engine_for(start.parameters, recipe.learning))
-    several = codes.sum(dim=1).square() > SEVERAL_CODES * codes.square().sum(dim=1)
-    return bool(several.float().mean() > 0.5)
+def _has_several_codes(start: Parameters, images: Float[Tensor, "image pixel"], engine: PoseEngine) -> bool:
+    """Tell whether a usual image is no picture of one shape, but a sum of several."""
+    codes = infer_codes(start, images[-N_COMPARED:], engine)
+    return bool(codes.sum(dim=1).square().mean() > SEVERAL_CODES * codes.square().sum(dim=1).mean())
 
 
 def make_start(
@@ -99,7 +96,8 @@ def make_start(
 ) -> Start:
     """Return the parameters from which a model is learned: random ones, or some that are drawn from the images.
 
-    Those from pairs are learned from for a short time if they are to be ``settled``.
+    Those from pairs are learned from for a short time if they are to be ``settled``. Where an image is a sum of several
+    shapes, pairs of images tell little, and the start is drawn from the images.
     """
     n_pixels = images.shape[1]
     n_irreps = min(MOST_IRREPS, n_pixels // 2) if model.n_irreps == "auto" else int(model.n_irreps)
@@ -131,7 +129,10 @@ def make_start(
     engine = engine_for(start, recipe.learning)
     logger.info("first the motion from pairs of images")
     motion = learn_motion(start, images, engine, generator=generator)
-    start = choose_shapes(motion, model.n_components, engine)
+    drawn, start = start, choose_shapes(motion, model.n_components, engine)
+    if _has_several_codes(start, images, engine):
+        logger.info("an image is a sum of several shapes: these are learned from random images")
+        return Start(drawn, motion.share, one_shape=False)
     if recipe.learning.method == "em" and settled:
         start = _settle(start, images, recipe, grows, generator)
     return Start(start, motion.share)

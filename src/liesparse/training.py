@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -98,10 +98,11 @@ def learn_model(
         if start is None
         else Start(start)
     )
+    learning = recipe.learning if chosen.one_shape else replace(recipe.learning, lattice="paper")
     trained = train(
         chosen.parameters,
         images if source is None else source,
-        recipe.learning,
+        learning,
         generator=generator,
         monitor_images=monitor_images,
         evaluation=recipe.evaluation,

@@ -173,6 +173,9 @@ def test_canonicalize_writes_images(trained, pictures, tmp_path):
     assert np.load(out / "canonical.npy").shape == (6, 8, 8)
     with Image.open(out / "3.png") as image:
         assert image.size == (8, 8)
+    again = run("canonicalize", folder, pictures, "--out", out)  # perhaps the results of another run
+    assert again.returncode == 1
+    assert "expected a new or an empty folder" in again.stdout + again.stderr
 
 
 @pytest.mark.parametrize("suffix", ["gif", "png", "mp4"])

@@ -32,6 +32,13 @@ def full_average(model, images, codes, engine):
     return em.average(em.Averages.zero(model), codes, expect_pose(model, images, codes, engine), 1.0)
 
 
+def test_codes_are_counted_by_their_weights(scene):
+    model, images, _, engine = scene
+    assert em.Averages.zero(model).n_codes() == 1
+    for codes, count in ((torch.eye(3, dtype=F64)[torch.arange(25) % 3], 1), (torch.ones(25, 3, dtype=F64), 3)):
+        assert full_average(model, images, codes, engine).n_codes() == pytest.approx(count)
+
+
 def expected_log_likelihood(candidate, model, images, codes, engine):
     """E_s[ln P(I|s,α)] of a candidate under the posterior of the present model, by dense quadrature."""
     probabilities = engine.probabilities(pose_natural(model, images, codes))

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from liesparse import LieSparseCoder, training
+from liesparse import verdict as room
 from liesparse.data import embedded_digits, translations
 from liesparse.initialization import known_translation
 from liesparse.model import reconstruct
@@ -49,6 +50,16 @@ def test_moving_pictures_have_two_motions(model):
         assert verdict.explained > 0.9
         assert verdict.snr > verdict.plain_snr
         assert str(verdict).startswith("Found two motions:")
+
+
+def test_a_motion_is_not_found_where_as_many_still_shapes_have_more_evidence(model, monkeypatch):
+    images = images_of(6)
+    few = {4: images[:100].T.contiguous()}  # each picture by one shape: whoever learns these well needs no motion
+    learned = room.plain_dictionary
+    monkeypatch.setattr(room, "plain_dictionary", lambda *of, **_: few.get(of[2]) if len(of) > 2 else learned(*of))
+    said = judged(model, images)
+    assert not said.found
+    assert "shapes that do not move" in said.advice
 
 
 def test_pictures_that_move_one_way_leave_an_axis_unused():

@@ -190,6 +190,7 @@ def test_figures_are_ink_photos_are_light_and_signed_values_are_signed(rng):
     photos = 0.3 + 0.5 * rng.random((4, 6, 6))
     drawings = np.where(rng.random((4, 6, 6)) < 0.2, 1.0, 0.0)
     assert figures.look_of(photos) == "light"
+    assert figures.look_of(photos, inverted=True) == "ink"  # dark strokes on grey paper
     assert figures.look_of(drawings) == "ink"
     assert figures.look_of(rng.normal(size=(4, 6, 6))) == "signed"
     shown = figures.to_contrast(photos, "light")

@@ -168,6 +168,8 @@ def canonicalize(
             reject(
                 option, "a folder outside that of the pictures", str(folder), "The originals must stay: choose another."
             )
+        if folder.is_dir() and any(folder.iterdir()):
+            reject(option, "a new or an empty folder", f"{folder}, which holds files", "Choose another, or delete it.")
         check_writable(folder, option)  # or fail before the work is done
     ranges = coder.pose_ranges(rows.images) if coder.pose_ranges_ is None else coder.pose_ranges_
     codes, poses, _, _, how_sure = _describe(coder, rows)
@@ -191,7 +193,7 @@ def canonicalize(
     before = rows.images.reshape(-1, *shape).numpy()
     # The sheet shows all as the model sees them.
     shown = [image.max() - image for image in canonical] if warp and inverted else canonical
-    sheet = figures.before_and_after(list(before), shown, doubtful)
+    sheet = figures.before_and_after(list(before), shown, doubtful, inverted)
     files.write_atomically(out / "sheet.png", figures.to_png(sheet))
     console.print(f"{count(len(names), 'image')}, in {out}.{_doubts(doubtful)} Look at {out / 'sheet.png'}.")
 
@@ -225,7 +227,7 @@ def traverse(
     kept = {"steps": steps} if not around else {"values": values}
     walks = np.stack([coder.traverse(chosen, place, **kept).numpy() for place in axes])
     titles = [f"Axis {place + 1}, {_extent(coder, place, None if not around else values)}" for place in axes]
-    look = figures.look_of(chosen.numpy())
+    look = figures.look_of(chosen.numpy(), inverted=rows.preprocessing.invert)
     if suffix == ".png":
         files.write_atomically(out, figures.to_png(figures.walk_figure(walks, titles, look)))
     else:

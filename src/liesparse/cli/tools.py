@@ -101,6 +101,12 @@ def suggest(
     common.write_numbers(found._asdict() | {"trials": [trial._asdict() for trial in found.trials]}, json)
     chosen = f"--torus-dim {found.torus_dim} --components {found.n_components}"
     console.print(f"Fits best: {chosen}. Next: liesparse train {data} {chosen} --out RUN")
+    sizes = [trial.n_components for trial in found.trials if trial.torus_dim == found.torus_dim]
+    if found.n_components in (min(sizes), max(sizes)):
+        side, others = ("least", "fewer") if found.n_components == min(sizes) else ("most", "more")
+        console.print(
+            f"That is the {side} that was tried: {others} may do better still. The verdict of train will tell."
+        )
 
 
 def doctor(

@@ -48,11 +48,15 @@ def mosaic(images: Array, n_columns: int, *, gap: int = 2) -> Array:
     return sheet
 
 
-def look_of(images: Array) -> Look:
-    """Tell how to show images (n, height, width[, 3]): values of both signs; photos, as light; figures, as ink."""
+def look_of(images: Array, *, inverted: bool = False) -> Look:
+    """Tell how to show images (n, height, width[, 3]): values of both signs; photos, as light; figures, as ink.
+
+    Those that were inverted had been dark on light: they are ink.
+    """
     if float(images.min()) < -0.1 * float(images.max()):
         return "signed"
-    return "light" if images.ndim > 3 or float(np.median(images)) > 0.1 * float(images.max()) else "ink"
+    bright = float(np.median(images)) > 0.1 * float(images.max()) and not inverted
+    return "light" if images.ndim > 3 or bright else "ink"
 
 
 def to_contrast(images: Array, look: Look, n_axes: int = 2) -> Array:
@@ -270,7 +274,7 @@ def spread(n: int, most: int) -> list[int]:
 
 
 def before_and_after(
-    before: Sequence[NDArray[Any]], after: Sequence[NDArray[Any]], uncertain: NDArray[np.bool_]
+    before: Sequence[NDArray[Any]], after: Sequence[NDArray[Any]], uncertain: NDArray[np.bool_], inverted: bool = False
 ) -> Figure:
     """Show images above and what became of them below, those that the model is not sure of by themselves."""
     parts = []
@@ -281,7 +285,7 @@ def before_and_after(
             if chosen:
                 small = np.stack([_shrink(images[place], before[0].shape[:2]) for place in chosen])
                 parts.append((small.astype(np.float32), f"{words}{title}".capitalize()))
-    return _sheets(parts, 10, look_of(np.stack(before)), 8)
+    return _sheets(parts, 10, look_of(np.stack(before), inverted=inverted), 8)
 
 
 def _shrink(image: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from liesparse import symmetry
 from liesparse._checks import check_matrix, reject
-from liesparse.data import LoadedData
+from liesparse.data import LoadedData, parse_spec
 from liesparse.devices import to_cpu
 from liesparse.figures import look_of, to_contrast
 from liesparse.metrics import snr, templates_alive
@@ -58,7 +58,9 @@ class Findings:
         if not bool(seen.any()):
             reject("test", "images", f"{len(test)} blank rows", "Give held-out images.")
         images = torch.nn.functional.normalize(test[seen][:MOST_IMAGES].to(model.group_basis), dim=1)
-        self.images, self.look = images, look_of(to_cpu(images).reshape(-1, *self.shape).numpy())
+        shown = to_cpu(images).reshape(-1, *self.shape).numpy()
+        inverted = parse_spec(str(run.settings.get("data") or "")).parameters.get("invert") in ("yes", "true", "1")
+        self.images, self.look = images, look_of(shown, inverted=inverted)
         self.signed = self.look == "signed"
         kept = seen.nonzero()[:MOST_IMAGES, 0].tolist()
         self.names = [data.test_names[row] if data.test_names else f"image {row + 1}" for row in kept]
