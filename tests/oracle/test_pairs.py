@@ -203,3 +203,17 @@ def test_each_start_is_judged_by_its_own_frequencies(rng, monkeypatch):
         monkeypatch.setattr("liesparse.start.make_start", lambda *_, starts=starts, **__: next(starts))
         best = choose_start(data.images, settings, recipe, generator=rng, monitor_images=data.images[:50])
         assert best.parameters.frequencies.equal(good.frequencies)
+
+
+@pytest.mark.usefixtures("few_steps")
+def test_sums_of_several_shapes_start_at_random_images(rng):
+    shapes = torch.rand(24, 100, generator=rng) * (torch.rand(24, 100, generator=rng) < 0.2)
+    codes = torch.rand(400, 24, generator=rng) * (torch.rand(400, 24, generator=rng) < 0.5)
+    sums = torch.nn.functional.normalize(codes @ shapes, dim=1)
+    moving = shifted_signals(400, rng, n_signals=3, length=40).images
+    for images, n_components, sparsity in ((sums, 24, 1.0), (moving, 3, 10.0)):
+        settings = ModelSettings(n_components, torus_dim=1, sparsity=sparsity, n_irreps=20)
+        start = make_start(images, settings, load_recipe("best"), generator=rng, settled=False)
+        assert start.one_shape == (images is moving)
+        overlaps = (images @ start.parameters.dictionary).amax(dim=0)
+        assert bool((overlaps > 0.999).all()) != start.one_shape  # each shape is one of the images
