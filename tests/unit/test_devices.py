@@ -16,8 +16,9 @@ HOME = Path(liesparse.__file__).parent
 NAMES = re.compile(r"""["'](cpu|cuda|mps|meta)\b|\.(cpu|cuda)\(|set_default_device|autocast\(["']|torch\.device\(""")
 READS = re.compile(r"\b(?:float|int|bool)\(|\.item\(\)|\.tolist\(\)|\.nonzero\(|\.unique\(|read_numbers\(")
 # What is done in every step of learning, and how often it looks at a value there; learning.py also once in an epoch.
-STEP = {"em.py": 2, "inference.py": 2, "stiefel.py": 2, "torus.py": 0, "learning.py": 1}
-# em.py looks twice where it fits the lattice, and inference.py looks at codes to start from, on the CPU alone.
+STEP = {"em.py": 3, "inference.py": 2, "stiefel.py": 2, "torus.py": 0, "learning.py": 1}
+# em.py looks at how many codes an image has, which the step before has waited for, and twice where it fits the
+# lattice; inference.py looks at codes to start from, on the CPU alone.
 STEP["posterior/base.py"] = 2  # whether the kernel left rows to torch, and it runs on the CPU alone
 
 
