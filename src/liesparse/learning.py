@@ -131,12 +131,10 @@ def advance(
         gradient=settings.gradient,
     )
     expectation = expect_pose(parameters, images, codes, engine)  # line 10
-    own: Gradients | em.Averages
     if settings.method == "gradient":  # lines 11-14
-        own = parameter_gradients(parameters, codes, expectation, settings.gradient)
+        own: Gradients | em.Averages = parameter_gradients(parameters, codes, expectation, settings.gradient)
     else:
-        # Where an image is a sum of several shapes, each is seen more often, but not by itself.
-        each = parameters.n_components / math.sqrt(averages.n_codes())
+        each = parameters.n_components / math.sqrt(averages.n_codes())  # sums of shapes show each of them more often
         seen, first = step * settings.batch_size, each * settings.first_memory
         remembered = min(each * settings.memory(done), max(first, seen))  # no more than there was
         share = min(1.0, settings.batch_size / remembered) if state.step else 1.0
