@@ -68,11 +68,12 @@ def suggest(
     """
     rows = torch.as_tensor(np.asarray(images), dtype=torch.float32).flatten(1)
     rows = rows[rows.norm(dim=1) > 0]
-    if len(rows) < FEW_IMAGES + N_HELD_OUT:
-        reject("images", f"at least {FEW_IMAGES + N_HELD_OUT} images", str(len(rows)), "Give more images.")
+    n_held_out = min(N_HELD_OUT, len(rows) // 4)
+    if len(rows) - n_held_out < FEW_IMAGES:
+        reject("images", f"at least {FEW_IMAGES * 4 // 3} images", str(len(rows)), "Give more images.")
     generator = torch.Generator().manual_seed(random_state)
     rows = torch.nn.functional.normalize(rows, dim=1)[torch.randperm(len(rows), generator=generator)]
-    held_out, seen = rows[:N_HELD_OUT], rows[N_HELD_OUT:]
+    held_out, seen = rows[:n_held_out], rows[n_held_out:]
     recipe = replace(load_recipe("best"), start="data")
     trials, noise_std = [], 0.1
     for torus_dim in torus_dims:

@@ -19,7 +19,7 @@ from liesparse.baselines import SparseCodingSettings, infer_sparse_codes, learn_
 from liesparse.baselines import log_likelihood as plain_log_likelihood
 from liesparse.data.images import edge_pixels
 from liesparse.devices import to_cpu
-from liesparse.metrics import active_count, infer, snr
+from liesparse.metrics import active_codes, active_count, infer, snr
 from liesparse.model import Parameters, reconstruct
 from liesparse.posterior import PoseEngine, log_likelihood
 from liesparse.symmetry import centred_poses
@@ -29,6 +29,7 @@ LEFT = 3.0  # what may be left, over what plain sparse coding leaves by its many
 MOST_NOISE = 0.99
 LEAST_FIT = 0.5  # share of a picture that must be explained, noise apart, to be one of the model's kind
 FIT_SLACK, FIT_DEVIATIONS = 0.1, 6.0  # where most are explained better: so far below the median, the larger of the two
+MANY_CODES = 1.5  # templates in a picture, from which on the verdict speaks of them
 MANY_STRANGE = 0.05  # of the pictures, from which on the verdict speaks of them
 LEAST_EFFECT = 0.02  # share of a picture that must change along a motion
 N_GAPS, LEAST_FILLED, LEAST_SEEN = 3, 0.4, 12  # gaps between poses, what must lie outside them, and of how many images
@@ -72,6 +73,7 @@ class Verdict(NamedTuple):
     noise: float = 0.0  # share of the energy of the pictures that is white noise
     least_fit: float = LEAST_FIT  # share that is explained, noise apart, below which a picture is a stranger
     strange: float = 0.0  # share of the pictures that are
+    n_codes: float = 1.0  # templates in a usual picture
 
     def __str__(self) -> str:
         """Return the verdict in one or two sentences."""
@@ -84,6 +86,11 @@ class Verdict(NamedTuple):
         if self.found and self.strange >= MANY_STRANGE:
             evidence += (
                 f"; {self.strange:.0%} of the pictures are like no template (more --components if they should be)"
+            )
+        if self.found and self.n_codes >= MANY_CODES:
+            evidence += (
+                f"; {self.n_codes:.1f} templates in a picture, where one would give it a clear pose (other numbers of "
+                "--components may do better: `liesparse suggest DATA`)"
             )
         if self.found:
             unused = self.torus_dim - self.n_motions
@@ -172,6 +179,7 @@ def judge(
         noise=noise,
         least_fit=least,
         strange=float((fit < least).float().mean()),
+        n_codes=active_codes(codes),
     )
 
 

@@ -62,6 +62,13 @@ def test_a_motion_is_not_found_where_as_many_still_shapes_have_more_evidence(mod
     assert "shapes that do not move" in said.advice
 
 
+def test_many_templates_in_a_picture_are_told(model):
+    said = judged(model, images_of(6))
+    assert 1 <= said.n_codes < 1.2
+    assert "templates in a picture" not in str(said)
+    assert "2.1 templates in a picture" in str(said._replace(n_codes=2.1))
+
+
 def test_pictures_that_move_one_way_leave_an_axis_unused():
     model, generator = known_translation(embedded_digits()), torch.Generator().manual_seed(1)
     poses = torch.stack((6.28 * torch.rand(600, generator=generator), torch.zeros(600)), dim=1)

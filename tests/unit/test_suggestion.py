@@ -23,5 +23,5 @@ def test_no_fewer_templates_are_recommended_than_there_are_signals():
 
 
 def test_too_few_images_are_refused():
-    with pytest.raises(ValueError, match="images: expected at least 500 images"):
+    with pytest.raises(ValueError, match="images: expected at least 266 images"):
         suggest(torch.ones(30, 4))
