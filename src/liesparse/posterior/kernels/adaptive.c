@@ -49,7 +49,7 @@ static void profile(const Level *coarse, const Work *work) {
         for (int i = 1; i < 4 * n_row_orbits(coarse); i++) most = larger(most, load(work->values + i * width + block));
         store(columns + block, most);
     }
-    for (int j = 0; j < n; j++) work->column_max[j] = j <= n / 2 ? columns[j] : columns[side + n - j];
+    for (int j = 0; j < n; j++) work->column_max[j] = j <= n / 2 ? columns[j] : columns[mirror_of(coarse) + n - j];
     for (int orbit = 0; orbit < n_row_orbits(coarse); orbit++) {
         const int at[4] = {orbit, (n - orbit) % n, orbit + n / 2, n / 2 - orbit};
         for (int member = 0; member < 4; member++) {
@@ -100,11 +100,13 @@ INLINE void put_tile(const int rows, const int blocks, int depth, const float *w
 /* to[i][column] = Σ_k weights[i · across + k · along] · from[k][column] */
 static void multiply_rows(int n_rows, int depth, int width, const float *weights, int across, int along, const float *from,
                           float *to) {
-    const int at_once = share(n_rows, MOST_ROWS);
-    for (int block = 0; block < width; block += MOST_BLOCKS * LANE)
+    for (int block = 0, blocks; block < width; block += blocks * LANE) {
+        blocks = fewer(MOST_BLOCKS, (width - block) / LANE);
+        const int at_once = share_rows(n_rows, blocks);
         for (int i = 0; i < n_rows; i += at_once)
-            CALL_TILE(put_tile, fewer(at_once, n_rows - i), fewer(MOST_BLOCKS, (width - block) / LANE), depth,
-                      weights + i * across, across, along, from + block, width, to + (size_t)i * width + block);
+            CALL_TILE(put_tile, fewer(at_once, n_rows - i), blocks, depth, weights + i * across, across, along,
+                      from + block, width, to + (size_t)i * width + block);
+    }
 }
 
 /* Sum over the chosen rows and columns; returns ln Z without ω = 0 */
@@ -127,7 +129,7 @@ static float sum_part(const Plan *plan, const Level *level, int n_rows, int n_co
         stride = width;
         by_column = rows;
     }
-    turn_last(plan, work->mixed, columns, stride, width, 0, width, work->parts); /* mixed as on the coarse grid */
+    turn_last(plan, work->mixed, columns, stride, width, 0, width, width, work->parts); /* mixed as on the coarse grid */
     multiply_rows(n_rows, n, width, weights, n, 1, work->parts, work->values);
     Vector highest = (Vector){0} - 1e30f;
     for (int i = 0; i < n_rows; i++) {

@@ -106,11 +106,11 @@ static void mix(const Plan *plan, const float *natural, float *mixed) {
 
 /* ---- small products of matrices, in registers ---- */
 
-/* Sums of rows times blocks of columns that stay in registers: few loads for many multiply-adds. In functions marked
- * INLINE rows and blocks are constants. */
-#define MOST_ROWS 5
+/* Sums of rows times blocks of columns that stay in registers: few loads for many multiply-adds, and as many sums as an
+ * adder needs to be busy. In functions marked INLINE rows and blocks are constants. */
+#define MOST_SUMS 10
 #define MOST_BLOCKS 2
-typedef Vector Tile[MOST_ROWS][MOST_BLOCKS] __attribute__((aligned(64)));
+typedef Vector Tile[MOST_SUMS][MOST_BLOCKS] __attribute__((aligned(64)));
 #define INLINE static inline __attribute__((always_inline))
 
 /* sums[i][b] = Σ_k weights[i · across + k · along] · the vector at from[k · stride + b · apart] */
@@ -127,23 +127,25 @@ INLINE void multiply(const int rows, const int blocks, int depth, const float *w
         for (int b = 0; b < blocks; b++) sums[i][b] = found[i][b];
 }
 
-/* Call a function with rows and blocks as constants. */
-#define CALL_WITH_ROWS(function, rows, blocks, ...)      \
-    switch (rows) {                                      \
-        case 1: function(1, blocks, __VA_ARGS__); break; \
-        case 2: function(2, blocks, __VA_ARGS__); break; \
-        case 3: function(3, blocks, __VA_ARGS__); break; \
-        case 4: function(4, blocks, __VA_ARGS__); break; \
-        default: function(5, blocks, __VA_ARGS__);       \
+/* Call a function with rows and blocks as constants, of which there are at most MOST_SUMS together. */
+#define CALL_TILE(function, rows, blocks, ...)                \
+    switch (10 * (blocks) + (rows)) {                         \
+        case 11: function(1, 1, __VA_ARGS__); break;          \
+        case 12: function(2, 1, __VA_ARGS__); break;          \
+        case 13: function(3, 1, __VA_ARGS__); break;          \
+        case 14: function(4, 1, __VA_ARGS__); break;          \
+        case 15: function(5, 1, __VA_ARGS__); break;          \
+        case 16: function(6, 1, __VA_ARGS__); break;          \
+        case 17: function(7, 1, __VA_ARGS__); break;          \
+        case 18: function(8, 1, __VA_ARGS__); break;          \
+        case 19: function(9, 1, __VA_ARGS__); break;          \
+        case 20: function(10, 1, __VA_ARGS__); break;         \
+        case 21: function(1, 2, __VA_ARGS__); break;          \
+        case 22: function(2, 2, __VA_ARGS__); break;          \
+        case 23: function(3, 2, __VA_ARGS__); break;          \
+        case 24: function(4, 2, __VA_ARGS__); break;          \
+        default: function(5, 2, __VA_ARGS__);                 \
     }
-#define CALL_TILE(function, rows, blocks, ...)                     \
-    do {                                                           \
-        if ((blocks) == 2) {                                       \
-            CALL_WITH_ROWS(function, rows, 2, __VA_ARGS__)         \
-        } else {                                                   \
-            CALL_WITH_ROWS(function, rows, 1, __VA_ARGS__)         \
-        }                                                          \
-    } while (0)
 
 /* How many of n to take at once, at most so many, so that the parts are about equal. */
 static inline int share(int n, int most) {
@@ -151,42 +153,42 @@ static inline int share(int n, int most) {
     return (n + parts - 1) / parts;
 }
 static inline int fewer(int a, int b) { return a < b ? a : b; }
+static inline int share_rows(int n, int blocks) { return share(n, MOST_SUMS / blocks); }
 
 /* ---- the last axis ---- */
 
 INLINE void turn_last_tile(const int rows, const int blocks, const Plan *plan, const float *mixed, const float *table,
-                           int stride, int mirror, int width, int fill, float *parts) {
+                           int stride, int mirror, int apart, int fill, float *parts) {
     const int n_last = plan->n_last, half = plan->half;
     const float *sines = table + n_last * stride;
-    Tile re, re2, im, im2;
-    multiply(rows, blocks, n_last, mixed, n_last, 1, table, stride, LANE, re);
-    multiply(rows, blocks, n_last, mixed + half, n_last, 1, sines, stride, LANE, re2);
-    multiply(rows, blocks, n_last, mixed + 2 * half, n_last, 1, table, stride, LANE, im);
-    multiply(rows, blocks, n_last, mixed + 3 * half, n_last, 1, sines, stride, LANE, im2);
-    for (int i = 0; i < rows; i++)
-        for (int part = 0; part < 2; part++) {
-            float *to = parts + (2 * i + part) * width;
-            if (fill) store(to + fill, re[i][0]);
+    for (int part = 0; part < 2; part++) { /* two sums at a time: as many as there are registers for */
+        Tile even, odd;
+        multiply(rows, blocks, n_last, mixed + 2 * part * half, n_last, 1, table, stride, LANE, even);
+        multiply(rows, blocks, n_last, mixed + (2 * part + 1) * half, n_last, 1, sines, stride, LANE, odd);
+        for (int i = 0; i < rows; i++) {
+            float *to = parts + (2 * i + part) * apart;
+            if (fill) store(to + fill, even[i][0]);
             for (int b = blocks - 1; b >= 0; b--) {
-                const Vector even = part ? im[i][b] : re[i][b], odd = part ? im2[i][b] : re2[i][b];
-                store(to + b * LANE, even + odd);
-                if (mirror) store(to + mirror + b * LANE, even - odd);
+                store(to + b * LANE, even[i][b] + odd[i][b]);
+                if (mirror) store(to + mirror + b * LANE, even[i][b] - odd[i][b]);
             }
         }
+    }
 }
 
 /* parts[p][re|im][column] for one stretch of columns of a table (cos|sin, |q|, column), and from mirror on, if that is
- * not 0, for their mirror images. Blocks go from last to first, so that what one writes behind the end of a stretch is
- * written again by a later one. fill, if not 0, is where some value is put first: no block need reach the padding. */
+ * not 0, for their mirror images. Rows lie so far apart that a vector fits behind their end. Blocks go from last to first, so
+ * that what one writes behind the end of a stretch is written again by a later one. fill, if not 0, is where some value is put first: no block need reach the padding. */
 static void turn_last(const Plan *plan, const float *mixed, const float *table, int stride, int n_columns, int mirror,
-                      int width, float *parts) {
-    const int n_first = plan->n_first, at_once = share(n_first, MOST_ROWS), last = PAD(n_columns) / LANE;
+                      int width, int apart, float *parts) {
+    const int n_first = plan->n_first, last = PAD(n_columns) / LANE;
     for (int end = last, blocks; end > 0; end -= blocks) {
         blocks = fewer(end, MOST_BLOCKS);
+        const int at_once = share_rows(n_first, blocks);
         const int block = (end - blocks) * LANE, fill = mirror && end == last ? width - LANE - block : 0;
         for (int p = 0; p < n_first; p += at_once)
             CALL_TILE(turn_last_tile, fewer(at_once, n_first - p), blocks, plan, mixed + p * plan->n_last, table + block,
-                      stride, mirror, width, fill, parts + 2 * p * width + block);
+                      stride, mirror, apart, fill, parts + 2 * p * apart + block);
     }
 }
 
@@ -195,29 +197,29 @@ static void turn_last(const Plan *plan, const float *mixed, const float *table, 
 INLINE void project_last_tile(const int rows, const int blocks, const Plan *plan, int depth, const float *sums, int odd,
                               int imaginary, int across, const float *table, float scale, float *to) {
     const int padded = PAD(plan->n_last), half = plan->half;
-    Tile cc, cs, sc, ss;
-    multiply(rows, blocks, depth, sums, across, 1, table, 2 * padded, LANE, cc);
-    multiply(rows, blocks, depth, sums + odd, across, 1, table + padded, 2 * padded, LANE, cs);
-    multiply(rows, blocks, depth, sums + imaginary, across, 1, table, 2 * padded, LANE, sc);
-    multiply(rows, blocks, depth, sums + imaginary + odd, across, 1, table + padded, 2 * padded, LANE, ss);
-    for (int i = 0; i < rows; i++)
-        for (int b = blocks - 1; b >= 0; b--) {
-            float *at = to + i * plan->n_last + b * LANE;
-            store(at, (cc[i][b] - ss[i][b]) * scale);
-            store(at + half, (cc[i][b] + ss[i][b]) * scale);
-            store(at + 2 * half, (sc[i][b] + cs[i][b]) * scale);
-            store(at + 3 * half, (sc[i][b] - cs[i][b]) * scale);
-        }
+    for (int part = 0; part < 2; part++) { /* C cos ∓ S sin, S cos ± C sin: two sums at a time */
+        const float *same = sums + part * imaginary, *other = sums + (1 - part) * imaginary + odd;
+        const float sign = part ? scale : -scale;
+        Tile with_cos, with_sin;
+        multiply(rows, blocks, depth, same, across, 1, table, 2 * padded, LANE, with_cos);
+        multiply(rows, blocks, depth, other, across, 1, table + padded, 2 * padded, LANE, with_sin);
+        for (int i = 0; i < rows; i++)
+            for (int b = blocks - 1; b >= 0; b--) {
+                float *at = to + 2 * part * half + i * plan->n_last + b * LANE;
+                store(at, with_cos[i][b] * scale + with_sin[i][b] * sign);
+                store(at + half, with_cos[i][b] * scale - with_sin[i][b] * sign);
+            }
+    }
 }
 
 /* rotation of all p from sums[p][...] over columns, whose even and odd, real and imaginary parts lie so far apart; table
  * is (column, cos|sin, |q| padded) */
 static void project_last(const Plan *plan, int n_columns, const float *sums, int odd, int imaginary, int across,
                          const float *table, float scale, float *rotation) {
-    const int n_first = plan->n_first, at_once = share(n_first, MOST_ROWS);
+    const int n_first = plan->n_first;
     for (int end = PAD(plan->n_last) / LANE, blocks; end > 0; end -= blocks) {
         blocks = fewer(end, MOST_BLOCKS);
-        const int block = (end - blocks) * LANE;
+        const int block = (end - blocks) * LANE, at_once = share_rows(n_first, blocks);
         for (int p = 0; p < n_first; p += at_once)
             CALL_TILE(project_last_tile, fewer(at_once, n_first - p), blocks, plan, n_columns, sums + p * across, odd,
                       imaginary, across, table + block, scale, rotation + p * plan->n_last + block);
@@ -227,60 +229,87 @@ static void project_last(const Plan *plan, int n_columns, const float *sums, int
 /* ---- the whole grid: columns as (s, -s), rows as (s, -s, s + π, π - s) ---- */
 
 static inline int n_columns_half(const Level *level) { return level->n / 2 + 1; }
+/* Where in a row the mirror images -s begin: on a whole vector, where that makes the row no longer. */
+static inline int mirror_of(const Level *level) {
+    const int columns = n_columns_half(level), whole = PAD(columns);
+    return 2 * whole == PAD(2 * columns) ? whole : columns;
+}
 static inline int n_row_orbits(const Level *level) { return level->n / 4 + 1; }
 
+/* Orbits and blocks at a time: as many sums as there are registers for. */
+#if LANE == 16
+#define MOST_ORBITS 3
+#define ORBIT_BLOCKS 2
+#else
+#define MOST_ORBITS 1
+#define ORBIT_BLOCKS 3
+#endif
+
 /* One p more in the sums over even or odd p. */
-INLINE void add_first(const int blocks, const float *weights, const float *parts, int width, Vector *cosines, Vector *sines) {
+INLINE void add_first(const int orbits, const int blocks, const Plan *plan, const float *weights, const float *parts, int apart,
+                      Vector cosines[][ORBIT_BLOCKS], Vector sines[][ORBIT_BLOCKS]) {
     for (int b = 0; b < blocks; b++) {
-        cosines[b] += weights[0] * load(parts + b * LANE);
-        sines[b] += weights[1] * load(parts + width + b * LANE);
+        const Vector re = load(parts + b * LANE), im = load(parts + apart + b * LANE);
+        for (int o = 0; o < orbits; o++) {
+            cosines[o][b] += weights[2 * plan->n_first * o] * re;
+            sines[o][b] += weights[2 * plan->n_first * o + 1] * im;
+        }
     }
 }
 
-#define ORBIT_BLOCKS 3
-
-/* One orbit of rows at some blocks of columns, with the largest of its values. */
-INLINE void turn_orbit(const int blocks, const Plan *plan, const float *weights, const float *parts, int width, float *values,
-                       Vector *top) {
-    Vector cosines[2][ORBIT_BLOCKS] = {{{0}}}, sines[2][ORBIT_BLOCKS] = {{{0}}}; /* [odd p] */
+/* Some orbits of rows at some blocks of columns, with the largest of their values. */
+INLINE void turn_orbits(const int orbits, const int blocks, const Plan *plan, const float *weights, const float *parts,
+                        int apart, int width, float *values, Vector *top) {
+    Vector cosines[2][MOST_ORBITS][ORBIT_BLOCKS] = {{{{0}}}}, sines[2][MOST_ORBITS][ORBIT_BLOCKS] = {{{{0}}}}; /* [odd p] */
     const float *end = weights + 2 * plan->n_first;
     if (plan->lowest & 1) {
-        add_first(blocks, weights, parts, width, cosines[1], sines[1]);
+        add_first(orbits, blocks, plan, weights, parts, apart, cosines[1], sines[1]);
         weights += 2;
-        parts += 2 * width;
+        parts += 2 * apart;
     }
-    for (; weights + 2 < end; weights += 4, parts += 4 * width) {
-        add_first(blocks, weights, parts, width, cosines[0], sines[0]);
-        add_first(blocks, weights + 2, parts + 2 * width, width, cosines[1], sines[1]);
+    for (; weights + 2 < end; weights += 4, parts += 4 * apart) {
+        add_first(orbits, blocks, plan, weights, parts, apart, cosines[0], sines[0]);
+        add_first(orbits, blocks, plan, weights + 2, parts + 2 * apart, apart, cosines[1], sines[1]);
     }
-    if (weights < end) add_first(blocks, weights, parts, width, cosines[0], sines[0]);
-    for (int i = 0; i < blocks; i++) {
-        const Vector cos_sum = cosines[0][i] + cosines[1][i], cos_gap = cosines[0][i] - cosines[1][i];
-        const Vector sin_sum = sines[0][i] + sines[1][i], sin_gap = sines[0][i] - sines[1][i];
-        const Vector a = cos_sum + sin_sum, b = cos_sum - sin_sum, c = cos_gap + sin_gap, d = cos_gap - sin_gap;
-        store(values + i * LANE, a);
-        store(values + width + i * LANE, b);
-        store(values + 2 * width + i * LANE, c);
-        store(values + 3 * width + i * LANE, d);
-        *top = larger(*top, larger(larger(a, b), larger(c, d)));
-    }
+    if (weights < end) add_first(orbits, blocks, plan, weights, parts, apart, cosines[0], sines[0]);
+    for (int o = 0; o < orbits; o++, values += 4 * width)
+        for (int i = 0; i < blocks; i++) {
+            const Vector cos_sum = cosines[0][o][i] + cosines[1][o][i], cos_gap = cosines[0][o][i] - cosines[1][o][i];
+            const Vector sin_sum = sines[0][o][i] + sines[1][o][i], sin_gap = sines[0][o][i] - sines[1][o][i];
+            const Vector a = cos_sum + sin_sum, b = cos_sum - sin_sum, c = cos_gap + sin_gap, d = cos_gap - sin_gap;
+            store(values + i * LANE, a);
+            store(values + width + i * LANE, b);
+            store(values + 2 * width + i * LANE, c);
+            store(values + 3 * width + i * LANE, d);
+            *top = larger(*top, larger(larger(a, b), larger(c, d)));
+        }
 }
 
 /* values[orbit][4][width], width = both halves of the columns; returns the largest */
 static float evaluate_grid(const Plan *plan, const Level *level, const float *natural, Work *work) {
-    const int columns = n_columns_half(level), width = PAD(2 * columns), n_orbits = n_row_orbits(level);
+    const int columns = n_columns_half(level), width = PAD(2 * columns), apart = width + LANE;
+    const int n_orbits = n_row_orbits(level);
     mix(plan, natural, work->mixed);
-    turn_last(plan, work->mixed, level->columns, 2 * PAD(level->n) + LANE, columns, columns, width, work->parts);
+    turn_last(plan, work->mixed, level->columns, 2 * PAD(level->n) + LANE, columns, mirror_of(level), width, apart,
+              work->parts);
     Vector top = (Vector){0} - 1e30f; /* points that are there twice are real values too */
     for (int at = 0, blocks; at < width; at += blocks * LANE) {
         blocks = share((width - at) / LANE, ORBIT_BLOCKS);
-        for (int orbit = 0; orbit < n_orbits; orbit++) {
+        for (int orbit = 0, orbits; orbit < n_orbits; orbit += orbits) {
             const float *weights = level->first + 2 * plan->n_first * orbit;
             float *to = work->values + (size_t)4 * orbit * width + at;
-            switch (blocks) {
-                case 1: turn_orbit(1, plan, weights, work->parts + at, width, to, &top); break;
-                case 2: turn_orbit(2, plan, weights, work->parts + at, width, to, &top); break;
-                default: turn_orbit(3, plan, weights, work->parts + at, width, to, &top);
+            orbits = fewer(MOST_ORBITS, n_orbits - orbit);
+            switch (4 * orbits + blocks) {
+#if LANE == 16
+                case 14: turn_orbits(3, 2, plan, weights, work->parts + at, apart, width, to, &top); break;
+                case 13: turn_orbits(3, 1, plan, weights, work->parts + at, apart, width, to, &top); break;
+                case 10: turn_orbits(2, 2, plan, weights, work->parts + at, apart, width, to, &top); break;
+                case 9: turn_orbits(2, 1, plan, weights, work->parts + at, apart, width, to, &top); break;
+#else
+                case 7: turn_orbits(1, 3, plan, weights, work->parts + at, apart, width, to, &top); break;
+#endif
+                case 6: turn_orbits(1, 2, plan, weights, work->parts + at, apart, width, to, &top); break;
+                default: turn_orbits(1, 1, plan, weights, work->parts + at, apart, width, to, &top);
             }
         }
     }
@@ -319,7 +348,7 @@ static float weigh_grid(const Level *level, float top, Work *work) {
 INLINE void project_orbits(const int rows, const int blocks, const Plan *plan, const Level *level, const float *weights,
                            const float *values, int width, int side, float *to) {
     Tile sums;
-    multiply(rows, blocks, n_row_orbits(level), weights, 4, 2 * plan->n_first, values, 4 * width, n_columns_half(level), sums);
+    multiply(rows, blocks, n_row_orbits(level), weights, 4, 2 * plan->n_first, values, 4 * width, mirror_of(level), sums);
     for (int i = 0; i < rows; i++) {
         store(to + 8 * i * side, sums[i][0] + sums[i][1]);
         store(to + 8 * i * side + side, sums[i][0] - sums[i][1]);
@@ -331,7 +360,7 @@ static float sum_grid(const Plan *plan, const Level *level, float top, float *ro
     const int n_first = plan->n_first, columns = n_columns_half(level), side = PAD(columns), width = PAD(2 * columns);
     const float total = weigh_grid(level, top, work);
     for (int parity = 0; parity < 2 && parity < n_first; parity++) {
-        const int odd = (parity + plan->lowest) & 1, n = (n_first - parity + 1) / 2, at_once = share(n, MOST_ROWS);
+        const int odd = (parity + plan->lowest) & 1, n = (n_first - parity + 1) / 2, at_once = share_rows(n, 2);
         for (int sine = 0; sine < 2; sine++)
             for (int block = 0; block < side; block += LANE)
                 for (int i = 0; i < n; i += at_once) {

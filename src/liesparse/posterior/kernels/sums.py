@@ -132,10 +132,13 @@ def _tables(n: int, first: Int[Tensor, " p"], last: Int[Tensor, " q"], lane: int
     by_point = torus.features(stretch[:n, None] * first)
     by_column = torus.features(stretch[:, None] * last).permute(2, 1, 0)
     by_row = torch.nn.functional.pad(by_column.permute(2, 0, 1), (0, -len(last) % lane))
-    middle = n // 2
-    lower = torch.full((_pad(2 * middle + 2, lane),), -172.0)  # 2 * NOTHING
-    lower[: 2 * middle + 2] = 0  # s, then -s
-    lower[[0, middle, middle + 1, 2 * middle + 1]] = -1  # 0 and π, there twice: half the weight each
+    middle, width = n // 2, _pad(2 * (n // 2) + 2, lane)
+    mirror = _pad(middle + 1, lane)  # as mirror_of() in grid.c
+    mirror = mirror if 2 * mirror == width else middle + 1
+    lower = torch.full((width,), -172.0)  # 2 * NOTHING
+    for side in (0, mirror):  # s, then -s
+        lower[side : side + middle + 1] = 0
+        lower[[side, side + middle]] = -1  # 0 and π, there twice: half the weight each
     return tuple(table.float().contiguous() for table in (by_point, by_column, by_row, lower))
 
 
