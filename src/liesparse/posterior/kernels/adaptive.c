@@ -51,13 +51,16 @@ static void profile(const Level *coarse, const Work *work) {
     }
     for (int j = 0; j < n; j++) work->column_max[j] = j <= n / 2 ? columns[j] : columns[mirror_of(coarse) + n - j];
     for (int orbit = 0; orbit < n_row_orbits(coarse); orbit++) {
-        const int at[4] = {orbit, (n - orbit) % n, orbit + n / 2, n / 2 - orbit};
+        const int at[4] = {orbit, orbit ? n - orbit : 0, orbit + n / 2, n / 2 - orbit};
+        const float *rows = work->values + 4 * orbit * width;
+        Vector most[4];
         for (int member = 0; member < 4; member++) {
-            const float *row = work->values + (4 * orbit + member) * width;
-            Vector most = load(row);
-            for (int block = 0; block < width; block += LANE) most = larger(most, load(row + block));
-            work->row_max[at[member] % n] = largest(most);
+            most[member] = load(rows + member * width);
+            for (int block = LANE; block < width; block += LANE)
+                most[member] = larger(most[member], load(rows + member * width + block));
         }
+        const Quad tops = largest_of_four(most);
+        for (int member = 0; member < 4; member++) work->row_max[at[member]] = tops[member];
     }
 }
 
@@ -114,13 +117,18 @@ static float sum_part(const Plan *plan, const Level *level, int n_rows, int n_co
     const int n = 2 * plan->n_first, n_last = plan->n_last, padded = PAD(n_last), width = PAD(n_columns);
     int stride = 2 * PAD(level->n) + LANE;
     const float *columns = level->columns, *by_column = level->rows;
-    float *weights = work->packed, *free = weights + n * n_rows;
-    for (int i = 0; i < n_rows; i++) memcpy(weights + n * i, level->first + n * work->rows[i], sizeof(float) * n);
+    float *free = work->packed;
+    const float *weights = level->first + n * work->rows[0];
+    if (work->rows[n_rows - 1] - work->rows[0] + 1 > n_rows) { /* not one run */
+        for (int i = 0; i < n_rows; i++, free += n) memcpy(free, level->first + n * work->rows[i], sizeof(float) * n);
+        weights = work->packed;
+    }
     if (make_run(work->columns, n_columns, level->n)) {
         columns += work->columns[0];
         by_column += 2 * padded * work->columns[0];
     } else {
         float *packed = free, *rows = free + 2 * n_last * width;
+        for (int q = 0; q < 2 * n_last; q++) store(packed + q * width + width - LANE, (Vector){0});
         for (int j = 0; j < n_columns; j++) {
             for (int q = 0; q < 2 * n_last; q++) packed[q * width + j] = columns[q * stride + work->columns[j]];
             memcpy(rows + 2 * padded * j, by_column + 2 * padded * work->columns[j], sizeof(float) * 2 * padded);
@@ -131,18 +139,21 @@ static float sum_part(const Plan *plan, const Level *level, int n_rows, int n_co
     }
     turn_last(plan, work->mixed, columns, stride, width, 0, width, width, work->parts); /* mixed as on the coarse grid */
     multiply_rows(n_rows, n, width, weights, n, 1, work->parts, work->values);
-    Vector highest = (Vector){0} - 1e30f;
+    Vector highest = (Vector){0} - 1e30f, beyond = {0};
+    for (int j = n_columns; j < width; j++) beyond[j - width + LANE] = -1e30f;
     for (int i = 0; i < n_rows; i++) {
         float *row = work->values + (size_t)i * width;
-        for (int j = n_columns; j < width; j++) row[j] = -1e30f;
-        for (int j = 0; j < width; j += LANE) highest = larger(highest, load(row + j));
+        for (int j = 0; j < width - LANE; j += LANE) highest = larger(highest, load(row + j));
+        const Vector last = load(row + width - LANE) + beyond;
+        store(row + width - LANE, last);
+        highest = larger(highest, last);
     }
     const float top = largest(highest);
     Vector sums = {0};
     for (int i = 0; i < n_rows * width; i += LANE) {
-        const Vector weights = exponential(load(work->values + i) - top);
-        store(work->values + i, weights);
-        sums += weights;
+        const Vector weight = exponential(load(work->values + i) - top);
+        store(work->values + i, weight);
+        sums += weight;
     }
     const float total = sum(sums);
     multiply_rows(n, n_rows, width, weights, 1, n, work->values, work->parts);

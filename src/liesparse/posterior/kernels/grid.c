@@ -54,13 +54,25 @@ static inline Vector larger(Vector a, Vector b) {
 }
 static inline Vector magnitude(Vector a) { return (Vector)((Integers)a & 0x7fffffff); }
 
-static inline float largest(Vector v) {
+static inline Quad larger_of_quads(Quad a, Quad b) {
+    const __typeof__(a > b) first = a > b;
+    return (Quad)((first & (__typeof__(first))a) | (~first & (__typeof__(first))b));
+}
+static inline Quad largest_quad(Vector v) {
     const Quads quads = {v};
     Quad q = quads.parts[0];
-    for (int i = 1; i < LANE / 4; i++) {
-        const Quad other = quads.parts[i];
-        for (int j = 0; j < 4; j++) q[j] = q[j] > other[j] ? q[j] : other[j];
-    }
+    for (int i = 1; i < LANE / 4; i++) q = larger_of_quads(q, quads.parts[i]);
+    return q;
+}
+/* The largest number of each of four vectors. */
+static inline Quad largest_of_four(const Vector v[4]) {
+    const Quad a = largest_quad(v[0]), b = largest_quad(v[1]), c = largest_quad(v[2]), d = largest_quad(v[3]);
+    const Quad ab = larger_of_quads(__builtin_shufflevector(a, b, 0, 4, 1, 5), __builtin_shufflevector(a, b, 2, 6, 3, 7));
+    const Quad cd = larger_of_quads(__builtin_shufflevector(c, d, 0, 4, 1, 5), __builtin_shufflevector(c, d, 2, 6, 3, 7));
+    return larger_of_quads(__builtin_shufflevector(ab, cd, 0, 1, 4, 5), __builtin_shufflevector(ab, cd, 2, 3, 6, 7));
+}
+static inline float largest(Vector v) {
+    const Quad q = largest_quad(v);
     const float a = q[0] > q[1] ? q[0] : q[1], b = q[2] > q[3] ? q[2] : q[3];
     return a > b ? a : b;
 }
