@@ -121,6 +121,14 @@ def test_every_picture_has_an_alternative_text(written):
             assert attributes["alt"]
 
 
+def test_each_template_tells_of_how_many_pictures_it_is(written, coder, digits):
+    """Those of which it has the largest code, under the number that ``infer`` gives."""
+    counts = np.bincount(coder.infer(digits[1].images.numpy()).codes.argmax(axis=1), minlength=10)
+    shown = re.findall(r"T(\d+) · (\d+) pictures?", written[1].text)
+    assert {(int(template), int(n)) for template, n in shown} == set(enumerate(counts.tolist()))
+    assert sum(int(n) for _, n in shown) == 2 * 230  # on the first page, and with all templates
+
+
 def test_text_from_outside_is_escaped(written):
     path, found = written
     text = path.read_text()

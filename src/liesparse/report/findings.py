@@ -87,6 +87,7 @@ class Findings:
             self.labels = fit_labels(to_cpu(data.test_labels)[kept], data.label_names, *seen_as)
         use = self.codes.sum(dim=0) / self.codes.sum().clamp(min=1e-12)
         self.use: list[float] = use.tolist()  # share of each template in the sum of all codes
+        self.n_pictures: list[int] = [int((self.largest == template).sum()) for template in range(len(use))]
         self.order: list[int] = use.argsort(descending=True, stable=True).tolist()  # templates, most used first
         self.factors: tuple[symmetry.FactorFit, ...] = ()
         self.truth: Tensor | None = None  # the factors of each image, if they are known
