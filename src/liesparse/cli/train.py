@@ -77,7 +77,7 @@ def train(
     if metrics is not None:  # else another process has them
         common.write_numbers(metrics, json)
         print_metrics(metrics)
-        print_verdict(coder)
+        print_verdict(coder, metrics)
         console.print(f"The run is in {out}. Next: liesparse report {out}")
 
 
@@ -171,10 +171,12 @@ def _minutes(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
-def print_verdict(coder: LieSparseCoder) -> None:
-    """Say whether learning found a motion, where somebody looked."""
+def print_verdict(coder: LieSparseCoder, metrics: dict[str, Any]) -> None:
+    """Say whether learning found a motion, where somebody looked, and which one, where it has a name."""
     if coder.verdict_ is not None:
         console.print(str(coder.verdict_), style="bold" if coder.verdict_.found else "bold yellow")
+    if "motion" in metrics:
+        console.print(metrics["motion"], style="bold")
 
 
 def print_metrics(metrics: dict[str, Any]) -> None:
@@ -235,7 +237,7 @@ def demo(
             save_run(Run(out, coder, None, how | {"interrupted_at_step": state.step}, {}))
             raise KeyboardInterrupt(f"Stopped at step {state.step}; the model so far is in {out}.") from None
     print_metrics(result.metrics)
-    print_verdict(result.coder)
+    print_verdict(result.coder, result.metrics)
     console.print(f"Took {result.metrics['total_seconds']:.0f} s.")
     result.coder.pose_ranges_ = result.coder.pose_ranges(load_data(f"{how['data']},n_test=1000").test)
     save_run(Run(out, result.coder, result.baseline, how, result.metrics))

@@ -18,7 +18,7 @@ from liesparse.devices import to_cpu
 from liesparse.figures import look_of, to_contrast
 from liesparse.metrics import snr, templates_alive
 from liesparse.model import apply_transform, reconstruct, undo_transform
-from liesparse.run_directory import Run, measure_baseline, quality
+from liesparse.run_directory import Run, measure_baseline, motion_in_words, quality
 from liesparse.torus import wrap
 
 MOST_IMAGES = 1000  # from which the report is made
@@ -97,6 +97,7 @@ class Findings:
             self.factors = symmetry.fit_factors(*inferred, factors, names)
             self.truth = truth = symmetry.count_factors(factors, names)
             self.prediction = symmetry.predict_factors(*inferred, truth)
+        self.motion = motion_in_words(coder, self.codes, self.poses, image_shape)
         self.group = symmetry.fit_motions(model, self.codes[:MOST_FITTED], self.poses[:MOST_FITTED], self.shape)
 
     def pixels(self, rows: Float[Tensor, "*image pixel"]) -> NDArray[np.floating]:
