@@ -98,10 +98,17 @@ def load_run(folder: Path) -> Run:
         reject("RUN", f"a folder with a {MODEL}", f"{folder}, {'unfinished' if unfinished else 'something else'}", fix)
     coder = LieSparseCoder.load(folder / MODEL)
     plain = [SparseCoder.load(folder / name) if (folder / name).is_file() else None for name in (BASELINE, LARGE)]
-    return Run(folder, coder, plain[0], _read_json(folder / SETTINGS), _read_json(folder / METRICS), plain[1])
+    return Run(folder, coder, plain[0], read_json(folder / SETTINGS), read_json(folder / METRICS), plain[1])
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def save_settings(folder: Path, settings: dict[str, Any]) -> None:
+    """Write how a run is made as soon as it learns, so that to continue it by other options can be refused."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / SETTINGS, settings)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return what a file of a run holds, nothing where there is none."""
     if not path.exists():
         return {}
     damaged = (OSError, ValueError, RecursionError)
