@@ -135,6 +135,16 @@ def active_codes(codes: Codes) -> float:
     return float(active_count(codes).mean())
 
 
+def template_share(parameters: Parameters, codes: Codes, poses: Poses) -> Numbers:
+    """Return how much of what the model makes of each image its largest template alone would be: cos² between the two.
+
+    It is 1 for one template, and for several that are the same shape in the same place.
+    """
+    alone = torch.nn.functional.one_hot(codes.argmax(dim=1), codes.shape[1]).to(codes)
+    one, whole = (reconstruct(parameters, each, poses) for each in (alone, codes))
+    return torch.cosine_similarity(one, whole, dim=1).square()
+
+
 def templates_alive(codes: Codes) -> int:
     """Return how many templates are active in at least one image of a thousand."""
     return int(((codes > ACTIVE_THRESHOLD).float().mean(dim=0) >= ALIVE_SHARE).sum())

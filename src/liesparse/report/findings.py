@@ -130,6 +130,11 @@ class Findings:
         order = self.confidence.confidence.argsort(stable=True).tolist()
         return [row for row in order if bool(self.confidence.uncertain[row])]
 
+    def unmoved(self) -> list[int]:
+        """Return the templates of these images that were seen too rarely, or never moving, to trust their poses."""
+        known = () if self.verdict is None else self.verdict.unmoved
+        return [template for template in self.order if template in known and self.n_pictures[template]]
+
     def one_of_each(self, n_images: int) -> list[int]:
         """Return an image of each of the most used shapes, or the first image if no image has codes."""
         largest = self.largest.tolist()
