@@ -18,7 +18,7 @@ from liesparse.symmetry import Pictures
 N_FITTED = 300  # images from whose reconstructions the motion is named
 N_WAYS = 40  # of these, over whose ways to the middle it is measured for the words
 LEAST_SEEN = 12  # images of a template, from which it says how far its poses go
-LEAST_FIT = 0.7  # share of a picture's change that the known motion must do, or nothing is said
+LEAST_FIT = 0.75  # share of a picture's change that the known motion must do, or nothing is said
 LEAST_SHIFT, LEAST_PART = 0.5, 0.15  # pixels that a motion carries, and share of what the largest one does, to be named
 ALL_ROUND = 0.9  # of a full turn
 ENDS = (0.02, 0.98)  # quantiles between which the poses of a template count

@@ -66,6 +66,17 @@ def test_nothing_is_said_of_a_motion_without_a_name_or_of_few_pictures(shapes):
     assert told(replace(model, group_basis=random), made) == ""
 
 
+def test_nothing_is_said_where_parts_go_their_own_ways(shapes):
+    """The middle rows to the left while the others go to the right: a shift explains a part of it, not most."""
+    places = torch.arange(196).reshape(14, 14)
+    mixed = torch.cat((places[:4], places[4:10].flip(1), places[10:])).flatten()
+    model = known_translation(shapes, n_irreps=60)
+    parts = replace(model, group_basis=model.group_basis[mixed], dictionary=model.dictionary[mixed])
+    made = translations(230, max_shift=3, wrap=True, sources=shapes, generator=torch.Generator()).images
+    assert told(model, made) != ""
+    assert told(parts, made[:, mixed]) == ""
+
+
 RATES = {  # of one radian along each axis, and what poses between -1 and 1 of it mean
     "Shapes are scaled between about 0.74 and 1.35 times their middle size.": [[0.3, 0], [0, 0.3]],
     "Shapes are scaled between about 0.74 and 1.35 times their middle width.": [[0.3, 0], [0, 0]],
