@@ -25,6 +25,7 @@ ROOMS = {
     "confidence": "how sure of each image?",
     "verdict": "was a motion found?",
     "start": "where learning starts",
+    "motions": "how far known motions go",
     "checkpoint": "models on disk",
     "data": "images in",
     "learning": "Algorithm 1",

@@ -9,19 +9,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from numpy.typing import NDArray
-from torch import Tensor
 
-from liesparse import symmetry, torus
+from liesparse import symmetry
 from liesparse._checks import reject
 from liesparse.data import ImagesInOrder
 from liesparse.data.pictures import move_picture, read_picture
 from liesparse.estimators import LieSparseCoder
-from liesparse.model import Poses, reconstruct
-from liesparse.symmetry import Pictures
+from liesparse.model import reconstruct
+from liesparse.motions import N_FITTED, motion_generators, refine_generators, way_matrices
 
-N_FITTED = 300  # images from whose reconstructions the motion is named
 TAKEN = ("sheet.png",)
 
 
@@ -30,71 +27,6 @@ def picture_names(names: Sequence[str]) -> list[str]:
     wanted = [str(PurePosixPath(name).with_suffix(".png")) for name in names]
     counts = Counter([*wanted, *TAKEN])
     return [f"{name}.png" if counts[one] > 1 else one for name, one in zip(names, wanted, strict=True)]
-
-
-def motion_generators(fit: symmetry.GroupFit) -> Float[Tensor, "torus 3 3"]:
-    """Return how fast known motions carry the places (x, y, 1) of a picture, from its centre, along each axis."""
-    per_axis = []
-    for axis in fit.axes:
-        x_shift, y_shift, turn, scale, shear, stretch = axis.rates.values()
-        per_axis.append([[scale + stretch, turn + shear, x_shift], [shear - turn, scale - stretch, y_shift], [0, 0, 0]])
-    return torch.tensor(per_axis).double()
-
-
-def motion_matrices(generators: Float[Tensor, "torus 3 3"], poses: Poses) -> Float[Tensor, "batch 3 3"]:
-    """Return where they carry the places as the pose goes from 0."""
-    return torch.linalg.matrix_exp(torch.einsum("ba,aij->bij", poses.double(), generators))
-
-
-def way_matrices(
-    generators: Float[Tensor, "torus 3 3"], poses: Poses, others: Poses, outer_dim: int = 0
-) -> Float[Tensor, "batch 3 3"]:
-    """Return where a picture in its pose has each place of the same picture in another pose, by the shorter way.
-
-    Of two groups, of which the first ``outer_dim`` axes are the outer one's, T₂(s₂) T₁(s₁ - s₁') T₂(-s₂') goes there.
-    """
-    away = torus.wrap(poses - others)
-    inner = motion_matrices(generators[outer_dim:], away[:, outer_dim:])
-    if not outer_dim:
-        return inner
-    outer, there = generators[:outer_dim], others[:, :outer_dim]
-    return motion_matrices(outer, there + away[:, :outer_dim]) @ inner @ motion_matrices(outer, -there)
-
-
-def refine_generators(
-    generators: Float[Tensor, "torus 3 3"],
-    poses: Poses,
-    middles: Poses,
-    moved: Pictures,
-    middle: Pictures,
-    outer_dim: int = 0,
-) -> Float[Tensor, "torus 3 3"]:
-    """Return generators that carry pictures as far as the model does: least squares over whole ways.
-
-    The rates of a fit at one place are a few percent off, as differences of pixels are no derivatives; that adds up.
-    """
-    from scipy.optimize import least_squares  # slow to import
-
-    height, width = moved.shape[1:3]
-    channels = [pictures.reshape(len(poses), height, width, -1).movedim(3, 1).double() for pictures in (moved, middle)]
-    down, right = (torch.arange(n).double() - (n - 1) / 2 for n in (height, width))
-    places = torch.stack([part.flatten() for part in torch.meshgrid(right, down, indexing="xy")], dim=1)
-    sides = places.new_tensor([width / 2, height / 2])
-
-    def left(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
-        rates = generators.clone()
-        rates[:, :2] = torch.from_numpy(numbers).view(-1, 2, 3)
-        matrices = way_matrices(rates, poses, middles, outer_dim)
-        there = places @ matrices[:, :2, :2].mT + matrices[:, None, :2, 2]
-        grid = (there / sides).view(len(poses), height, width, 2)
-        found = torch.nn.functional.grid_sample(
-            channels[0], grid, mode="bicubic", padding_mode="border", align_corners=False
-        )
-        return (found - channels[1]).flatten().numpy()
-
-    best, start = generators.clone(), generators[:, :2].flatten().numpy()
-    best[:, :2] = torch.from_numpy(least_squares(left, start, method="lm").x).view(-1, 2, 3)
-    return best
 
 
 def warp_pictures(

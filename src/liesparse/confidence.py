@@ -1,4 +1,4 @@
-"""How sure a model is of each image: is it explained, is its pose the only one, does the motion help."""
+"""How sure a model is of each image: is it explained, by one template, is its pose the only one, does motion help."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from liesparse import torus
 from liesparse.baselines import infer_sparse_codes
 from liesparse.baselines import log_likelihood as plain_log_likelihood
+from liesparse.metrics import template_share
 from liesparse.model import Codes, Images, Numbers, Parameters, Poses, apply_transform, reconstruct
 from liesparse.posterior import Evidence, PoseEngine
 from liesparse.verdict import LEAST_FIT, alignments, code_cost
@@ -24,11 +25,12 @@ LEAST_CONFIDENCE = 0.5  # below, half of the picture or half of the posterior sa
 class Confidence(NamedTuple):
     """How sure the model is of each image."""
 
-    confidence: Numbers  # alignment² · mode_share · sharpness: 1 for a picture that is all explained, by one pose only
+    confidence: Numbers  # alignment² · mode_share · sharpness · template_share: 1 for one template, surely in one pose
     alignment: Numbers  # cosine between the picture, its noise apart, and what the model makes of it
     mode_share: Numbers  # of the posterior of the pose: its best mode, and those that show the same picture
     gain: Numbers  # nats by which moved shapes explain it better than the same shapes held still
     sharpness: Numbers  # of the coordinate that is known best, the length of E[exp(is)]: 0 where any pose will do
+    template_share: Numbers  # of what the model makes of it, what its largest template alone would be
     uncertain: Bool[Tensor, " batch"]  # not to be trusted
 
 
@@ -74,13 +76,16 @@ def rate_confidence(
     *,
     noise: float = 0.0,
     least_fit: float = LEAST_FIT,
+    usual_share: float = 1.0,
+    least_share: float = 0.0,
 ) -> Confidence:
     """Say how sure the model is of unit-norm images, from what it inferred.
 
     ``noise`` is the share of a picture that is noise, and ``least_fit`` the share of the rest that the model usually
-    explains: less, and the picture is a stranger. ``middles`` has a pose for each template, in which it is held still
-    to see what the motion gains. ``widths`` are those of the posterior of each coordinate; one that is not used may be
-    as wide as the circle, not all of them.
+    explains: less, and the picture is a stranger. ``usual_share`` is the usual ``template_share`` of the model's
+    pictures, and below ``least_share`` one is spread over more templates than they are. ``middles`` has a pose for each
+    template, in which it is held still to see what the motion gains. ``widths`` are those of the posterior of each
+    coordinate; one that is not used may be as wide as the circle, not all of them.
     """
     found = reconstruct(parameters, codes, poses)
     alignment = alignments(images, found, noise).clamp(max=1)
@@ -93,6 +98,8 @@ def rate_confidence(
     gain = gain + code_cost(still_codes, parameters.sparsity)
     sharpness = torch.exp(-0.5 * widths.to(images).amin(dim=1).square())
     fit = alignment.square()
-    confidence = fit * share * sharpness
-    uncertain = (confidence < LEAST_CONFIDENCE) | (fit < least_fit)
-    return Confidence(confidence, alignment, share, gain, sharpness, uncertain)
+    spread = template_share(parameters, codes, poses)
+    confidence = fit * share * sharpness * spread
+    # A sum of shapes may be what pictures of this model are: then it is no doubt.
+    uncertain = (confidence < LEAST_CONFIDENCE * usual_share) | (fit < least_fit) | (spread < least_share)
+    return Confidence(confidence, alignment, share, gain, sharpness, spread, uncertain)

@@ -20,7 +20,7 @@ from liesparse._checks import check_choice, check_images, reject
 from liesparse.inference import infer_codes, map_poses
 from liesparse.model import Codes, Images, Numbers, Parameters, Poses, log_prior_codes, reconstruct
 from liesparse.posterior import PoseEngine, log_likelihood, pose_posterior
-from liesparse.torus import wrap
+from liesparse.torus import cut_open, wrap
 
 ACTIVE_THRESHOLD = 0.05
 ALIVE_SHARE = 0.001  # a template is alive if it is active in this share of the images
@@ -56,21 +56,11 @@ def torus_match(
     for chosen in itertools.combinations(simple, torus_dim):
         directions = torch.stack(chosen)
         if torch.linalg.matrix_rank(directions) == torus_dim:
-            opened = _cut_open(poses.double() @ directions.T)
+            opened = cut_open(poses.double() @ directions.T)
             fitted = opened @ torch.linalg.lstsq(opened, centred).solution
             left = (centred - fitted).square().sum(dim=0) / centred.square().sum(dim=0).clamp(min=1e-300)
             best = torch.maximum(best, (1 - left).clamp(min=0).sqrt())
     return best.tolist()
-
-
-def _cut_open(angles: Float[Tensor, "image circle"]) -> Float[Tensor, "image circle"]:
-    """Return angles as numbers around 0, each circle cut in the middle of its largest gap."""
-    turned = angles % (2 * torch.pi)
-    ordered = turned.sort(dim=0).values
-    gaps = torch.cat((ordered[1:], ordered[:1] + 2 * torch.pi)) - ordered
-    cut = (ordered + gaps / 2).gather(0, gaps.argmax(dim=0, keepdim=True))
-    opened = (turned - cut) % (2 * torch.pi)
-    return opened - opened.mean(dim=0)
 
 
 def d_lsbd(encodings: Any) -> float:
@@ -143,6 +133,16 @@ def active_codes(codes: Codes) -> float:
     where the exact maximum has zeros; the threshold passes over them.
     """
     return float(active_count(codes).mean())
+
+
+def template_share(parameters: Parameters, codes: Codes, poses: Poses) -> Numbers:
+    """Return how much of what the model makes of each image its largest template alone would be: cos² between the two.
+
+    It is 1 for one template, and for several that are the same shape in the same place.
+    """
+    alone = torch.nn.functional.one_hot(codes.argmax(dim=1), codes.shape[1]).to(codes)
+    one, whole = (reconstruct(parameters, each, poses) for each in (alone, codes))
+    return torch.cosine_similarity(one, whole, dim=1).square()
 
 
 def templates_alive(codes: Codes) -> int:

@@ -15,7 +15,8 @@ from liesparse.estimators import LieSparseCoder, SparseCoder
 from liesparse.files import write_atomically, write_json
 from liesparse.inference import infer_codes
 from liesparse.metrics import active_codes, evaluate, examine, snr
-from liesparse.model import Codes, Images, Numbers, reconstruct
+from liesparse.model import Codes, Images, Numbers, Poses, reconstruct
+from liesparse.motions import describe_motion
 from liesparse.posterior import Engine, pose_natural
 from liesparse.settings import EvaluationSettings
 from liesparse.training import N_MONITORED
@@ -75,6 +76,7 @@ def model_card(run: Run) -> str:
     text = Path(__file__).with_name("model_card.md").read_text(encoding="utf-8")
     return Template(text, trim_blocks=True, keep_trailing_newline=True).render(
         verdict=coder.verdict_,
+        motion=run.metrics.get("motion", ""),
         size=f"{coder.n_components} templates, a torus of {count(coder.model_.torus_dim, 'axis', 'axes')}",
         shape=" × ".join(map(str, coder.image_shape_)),
         data=run.settings.get("data_summary") or run.settings.get("data") or "unknown data",
@@ -96,10 +98,17 @@ def load_run(folder: Path) -> Run:
         reject("RUN", f"a folder with a {MODEL}", f"{folder}, {'unfinished' if unfinished else 'something else'}", fix)
     coder = LieSparseCoder.load(folder / MODEL)
     plain = [SparseCoder.load(folder / name) if (folder / name).is_file() else None for name in (BASELINE, LARGE)]
-    return Run(folder, coder, plain[0], _read_json(folder / SETTINGS), _read_json(folder / METRICS), plain[1])
+    return Run(folder, coder, plain[0], read_json(folder / SETTINGS), read_json(folder / METRICS), plain[1])
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def save_settings(folder: Path, settings: dict[str, Any]) -> None:
+    """Write how a run is made as soon as it learns, so that to continue it by other options can be refused."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / SETTINGS, settings)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return what a file of a run holds, nothing where there is none."""
     if not path.exists():
         return {}
     damaged = (OSError, ValueError, RecursionError)
@@ -147,6 +156,7 @@ def measure(
     if coder.verdict_ is not None:
         names = ("found", "n_motions", "explained", "plain_snr")
         metrics |= {f"verdict_{name}": getattr(coder.verdict_, name) for name in names}
+    metrics |= {"motion": words} if (words := motion_in_words(coder, codes, poses, coder.image_shape_)) else {}
     if isinstance(engine, Engine):  # of one group
         natural = pose_natural(model, few, infer_codes(model, few, engine))
         sample_size = float(engine.effective_sample_size(natural).min())
@@ -154,6 +164,12 @@ def measure(
             metrics["least_effective_sample_size"] = sample_size
     metrics |= measure_baseline(baseline, images) if baseline is not None else {}
     return metrics | (measure_baseline(large_baseline, images, "large_baseline") if large_baseline is not None else {})
+
+
+def motion_in_words(coder: LieSparseCoder, codes: Codes, poses: Poses, image_shape: tuple[int, ...]) -> str:
+    """Say in a sentence what was found and how far it goes; nothing where no motion was, or none that has a name."""
+    found = coder.verdict_ is None or coder.verdict_.found
+    return describe_motion(coder.model_, codes, poses, image_shape) if found else ""
 
 
 def measure_baseline(baseline: SparseCoder, images: Images, name: str = "sparse_coding") -> dict[str, Any]:

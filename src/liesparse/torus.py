@@ -86,3 +86,13 @@ def grid_points(n_grid: int, torus_dim: int, *, dtype: torch.dtype = torch.float
 def wrap(angles: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """Bring angles into [-π, π]."""
     return torch.remainder(angles + math.pi, 2 * math.pi) - math.pi
+
+
+def cut_open(angles: Float[Tensor, "image circle"]) -> Float[Tensor, "image circle"]:
+    """Return angles as numbers around 0, each circle cut in the middle of its largest gap."""
+    turned = angles % (2 * torch.pi)
+    ordered = turned.sort(dim=0).values
+    gaps = torch.cat((ordered[1:], ordered[:1] + 2 * torch.pi)) - ordered
+    cut = (ordered + gaps / 2).gather(0, gaps.argmax(dim=0, keepdim=True))
+    opened = (turned - cut) % (2 * torch.pi)
+    return opened - opened.mean(dim=0)

@@ -19,7 +19,7 @@ from liesparse.baselines import SparseCodingSettings, infer_sparse_codes, learn_
 from liesparse.baselines import log_likelihood as plain_log_likelihood
 from liesparse.data.images import edge_pixels
 from liesparse.devices import to_cpu
-from liesparse.metrics import active_codes, active_count, infer, snr
+from liesparse.metrics import active_codes, active_count, infer, snr, template_share
 from liesparse.model import Parameters, reconstruct
 from liesparse.posterior import PoseEngine, log_likelihood
 from liesparse.symmetry import centred_poses
@@ -32,8 +32,11 @@ FIT_SLACK, FIT_DEVIATIONS = 0.1, 6.0  # where most are explained better: so far 
 MANY_CODES = 1.5  # templates in a picture, from which on the verdict speaks of them
 MANY_STRANGE = 0.05  # of the pictures, from which on the verdict speaks of them
 LEAST_EFFECT = 0.02  # share of a picture that must change along a motion
+LEAST_MOVED = 0.25  # of the change in a usual template's pictures, what must change in those of one to trust its poses
+SPREAD_SLACK, SPREAD_DEVIATIONS = 0.1, 3.0  # so far below the median share of its largest template, a picture is spread
 N_GAPS, LEAST_FILLED, LEAST_SEEN = 3, 0.4, 12  # gaps between poses, what must lie outside them, and of how many images
 IMAGES_PER_TEMPLATE, MOST_IMAGES = 40, 2000  # whose poses say so
+MOST_TEMPLATES = 10**6  # of which a file may speak
 N_PLAIN, PLAIN_EPOCHS = 4000, 4  # images and passes of plain sparse coding
 MUCH_GROUND, N_GROUND = 0.8, 500  # of a picture's energy, and pictures that are looked at
 GROUND = (
@@ -74,6 +77,9 @@ class Verdict(NamedTuple):
     least_fit: float = LEAST_FIT  # share that is explained, noise apart, below which a picture is a stranger
     strange: float = 0.0  # share of the pictures that are
     n_codes: float = 1.0  # templates in a usual picture
+    usual_share: float = 1.0  # of what a usual picture is explained by, what its largest template alone would be
+    least_share: float = 0.0  # below which a picture is spread over more templates than usual
+    unmoved: tuple[int, ...] = ()  # templates seen too rarely, or never seen moving, to trust their poses
 
     def __str__(self) -> str:
         """Return the verdict in one or two sentences."""
@@ -143,8 +149,9 @@ def judge(
 
     ``seen`` and ``plain`` are what :func:`poses_of_many` and :func:`plain_dictionary` found, if that is known already.
     """
-    _, _, codes, _, found = infer(parameters, images, engine)
-    effects = motion_effects(parameters, *(seen or poses_of_many(parameters, training_images, engine)))
+    _, _, codes, poses, found = infer(parameters, images, engine)
+    seen = seen or poses_of_many(parameters, training_images, engine)
+    effects = motion_effects(parameters, *seen)
     dictionary = (plain_dictionary(parameters, training_images) if plain is None else plain).to(images)
     shared: dict[str, Any] = {"noise_std": parameters.noise_std, "sparsity": parameters.sparsity}
     plainly = infer_sparse_codes(dictionary, images, **shared) @ dictionary.T
@@ -163,6 +170,7 @@ def judge(
     ours, theirs = (float(snr(images, one).mean()) for one in (found, plainly))
     fit = alignments(images, found, noise).square()
     least = usual_fit(fit)
+    usual_share, least_share = usual_spread(template_share(parameters, codes, poses))
     return Verdict(
         good,
         n_motions,
@@ -180,6 +188,9 @@ def judge(
         least_fit=least,
         strange=float((fit < least).float().mean()),
         n_codes=active_codes(codes),
+        usual_share=usual_share,
+        least_share=least_share,
+        unmoved=() if given else unmoved_templates(parameters, *seen),
     )
 
 
@@ -199,6 +210,30 @@ def usual_fit(fit: Float[Tensor, " image"]) -> float:
     lower, middle = fit.clamp(max=1).quantile(fit.new_tensor([0.25, 0.5]))
     deviation = (middle - lower) / 0.6745  # of a Gaussian
     return max(LEAST_FIT, float(middle - torch.clamp(FIT_DEVIATIONS * deviation, min=FIT_SLACK)))
+
+
+def usual_spread(shares: Float[Tensor, " image"]) -> tuple[float, float]:
+    """Return the usual share of the largest template in a picture, and the least one that is still usual."""
+    lower, middle = shares.quantile(shares.new_tensor([0.25, 0.5])).tolist()
+    return middle, max(0.0, middle - max(SPREAD_SLACK, SPREAD_DEVIATIONS * (middle - lower) / 0.6745))
+
+
+def unmoved_templates(
+    parameters: Parameters, codes: Float[Tensor, "image component"], poses: Float[Tensor, "image torus"]
+) -> tuple[int, ...]:
+    """Return the templates whose pictures hardly differ by their poses, compared with those of a usual picture's.
+
+    Nobody has seen them move, so their poses are a guess. A template of a single picture is among them; of one without
+    any nothing is known.
+    """
+    largest, effects = codes.argmax(dim=1), codes.new_full((codes.shape[1],), math.inf)
+    for template in largest.unique().tolist():
+        mine = largest == template
+        moved, away = reconstruct(parameters, codes[mine], poses[mine]), centred_poses(poses[mine])
+        still = reconstruct(parameters, codes[mine], poses[mine] - away)
+        effects[template] = (moved - still).square().sum() / moved.square().sum().clamp(min=1e-12)
+    least = LEAST_MOVED * effects[largest].median()
+    return tuple((effects < least).nonzero().flatten().tolist())
 
 
 def ground_share(images: Float[Tensor, "image pixel"]) -> float:
@@ -296,11 +331,15 @@ def read_verdict(saved: object, path: object) -> Verdict | None:
         return None
     needed = set(Verdict._fields) - set(Verdict._field_defaults)
     numbers = saved if isinstance(saved, dict) and needed <= set(saved) <= set(Verdict._fields) else {}
-    effects, others = numbers.get("effects"), {name: value for name, value in numbers.items() if name != "effects"}
+    effects, unmoved = numbers.get("effects"), numbers.get("unmoved", [])
+    others = {name: value for name, value in numbers.items() if name not in ("effects", "unmoved")}
     plain = all(
         isinstance(value, int | float) or (name, value) == ("pair_share", None) for name, value in others.items()
     )
     plain = plain and 0 <= numbers.get("noise", 0) <= MOST_NOISE
-    if not numbers or not plain or not isinstance(effects, list) or not all(isinstance(e, float) for e in effects):
+    lists = ((effects, float), (unmoved, int))
+    whole = all(isinstance(values, list) and all(isinstance(one, kind) for one in values) for values, kind in lists)
+    whole = whole and all(0 <= template < MOST_TEMPLATES for template in unmoved)
+    if not numbers or not plain or not whole:
         reject("path", "a saved verdict", str(path), "Use another copy.")
-    return Verdict(**numbers | {"effects": tuple(effects)})
+    return Verdict(**numbers | {"effects": tuple(effects or ()), "unmoved": tuple(unmoved)})

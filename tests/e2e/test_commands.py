@@ -87,7 +87,8 @@ def test_a_run_is_not_overwritten_and_a_finished_one_does_not_train_again(traine
     assert (folder / "model.safetensors").read_bytes() == before
     other = run("train", "digits", "--out", folder, *SMALL[:-1], "4", "--resume")
     assert other.returncode == 1
-    assert "expected checkpoints of the same run" in other.stdout
+    said = " ".join(other.stdout.split())
+    assert "was started with --seed 3; now it is --seed 4. Give the same options to continue it" in said
 
 
 def test_ctrl_c_and_resume_give_the_same_model(trained, tmp_path):
@@ -104,6 +105,12 @@ def test_ctrl_c_and_resume_give_the_same_model(trained, tmp_path):
     unfinished = run("evaluate", out)
     assert unfinished.returncode == 1
     assert "unfinished" in unfinished.stdout
+    others = (*SMALL[2:], "--components", "5", "--set", "learning.batch_size=40")
+    other = run("train", "synthetic", "--out", out, *others, "--resume")  # before its images are loaded
+    said = " ".join(other.stdout.split())
+    began, now = "--components 4, --set learning.batch_size left away", "--components 5, --set learning.batch_size 40"
+    assert f"was started with DATA digits, {began}; now it is DATA synthetic, {now}." in said
+    assert other.returncode == 1
     assert run("train", "digits", "--out", out, *SMALL, "--resume").returncode == 0
     assert (out / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
 

@@ -119,7 +119,7 @@ def test_the_command_line_in_two_processes(shards, tmp_path):
     assert words.count("Stopped after step ") == 1
     step = int(words.split("Stopped after step ")[1].split()[0])
     assert load_checkpoint(list_checkpoints(out / "checkpoints")[-1]).state.step == step < 120
-    assert files(out) == [f"checkpoints/{path.name}" for path in list_checkpoints(out / "checkpoints")]
+    assert files(out) == [*(f"checkpoints/{path.name}" for path in list_checkpoints(out / "checkpoints")), "run.json"]
 
     done = run("train", *options, "--resume")
     assert done.returncode == 0, done.stderr

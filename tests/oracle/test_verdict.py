@@ -22,7 +22,9 @@ from liesparse.verdict import (
     noise_share,
     read_verdict,
     share_filled,
+    unmoved_templates,
     usual_fit,
+    usual_spread,
 )
 
 
@@ -67,6 +69,36 @@ def test_many_templates_in_a_picture_are_told(model):
     assert 1 <= said.n_codes < 1.2
     assert "templates in a picture" not in str(said)
     assert "2.1 templates in a picture" in str(said._replace(n_codes=2.1))
+
+
+def test_templates_that_were_never_seen_moving_are_named(model):
+    """Strangers in one place get a template like any shape; so does a picture that is there once."""
+    generator = torch.Generator().manual_seed(0)
+    codes, poses = torch.eye(4)[[0, 1] * 40 + [2] * 15 + [3]], 3 * torch.rand(96, 2, generator=generator)
+    poses[80:95] = poses[80] + 0.02 * torch.randn(15, 2, generator=generator)
+    assert unmoved_templates(model, codes, poses) == (2, 3)
+    assert unmoved_templates(model, codes[:80], poses[:80]) == ()  # of a template without pictures nothing is known
+    made = reconstruct(model, codes, poses)[torch.randperm(96, generator=generator)]
+    images = torch.nn.functional.normalize(made + 0.002 * torch.randn(made.shape, generator=generator), dim=1)
+    engine = AdaptiveEngine(model.frequencies)
+    said = judge(model, images[:30], images, engine)
+    assert said.found
+    assert said.unmoved == (2, 3)
+    assert judge(model, images[:30], images, engine, given=True).unmoved == ()  # all shapes move as was given
+
+
+def test_the_usual_spread_over_templates_is_that_of_the_pictures(model):
+    alone = judged(model, images_of(6))
+    assert alone.usual_share > 0.98
+    assert 0.85 < alone.least_share < 0.95
+    generator = torch.Generator().manual_seed(0)
+    codes = torch.eye(4)[torch.arange(300) % 4] + torch.eye(4)[torch.arange(300) // 4 % 4]
+    images = reconstruct(model, codes, torch.rand(300, 2, generator=generator))
+    pairs = judged(model, torch.nn.functional.normalize(images, dim=1))
+    assert 0.5 < pairs.usual_share < 0.9
+    assert pairs.least_share < 0.6
+    middle, least = usual_spread(torch.full((50,), 0.95))
+    assert (middle, least) == pytest.approx((0.95, 0.85))
 
 
 def test_pictures_that_move_one_way_leave_an_axis_unused():
@@ -120,7 +152,7 @@ def test_words_for_a_motion_that_was_given():
     lost = Verdict(False, 2, 2, 0.5, (0.5, 0.4), 2.0, 4.0, given=True)
     assert str(lost).startswith("The given motion does not explain them:")
     assert "--group" in lost.advice
-    before = {name: value for name, value in lost._asdict().items() if name != "given"}
+    before = {name: value for name, value in lost._asdict().items() if name not in ("given", "unmoved")}
     assert read_verdict(before | {"effects": [0.5, 0.4]}, "x") == lost._replace(given=False)  # files of before
 
 
@@ -186,6 +218,7 @@ def test_a_verdict_is_saved_with_the_model(model, tmp_path):
         "found",
         {},
         *(values | {key: bad} for key, bad in (("effects", "a"), ("snr", "b"), ("noise", 1.0), ("least_fit", None))),
+        *(values | {"effects": [0.5], "unmoved": bad} for bad in (3, [-1], [0.5], ["a"], [10**20])),
     ):
         with pytest.raises(ValueError, match="a saved verdict"):
             read_verdict(wrong, "x")

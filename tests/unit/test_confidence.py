@@ -123,6 +123,32 @@ def test_strangers_are_told_by_what_is_usual(coder, data):
     assert float(coder.confidence(odd).uncertain.float().mean()) < 0.5
 
 
+def test_a_picture_of_several_templates_is_doubted_unless_that_is_usual(coder, data):
+    """Two digits in one picture, all explained in one pose: a surprise where pictures are of one, and else no doubt."""
+    pairs = coder.inverse_transform(np.eye(10)[:5] + np.eye(10)[5:], np.zeros((5, 2)))
+    one = coder.confidence(data.images)
+    assert float(one.template_share.min()) > 0.9
+    verdict = Verdict(True, 2, 2, 0.97, (0.5, 0.5), 30.0, 4.0, usual_share=1.0, least_share=0.9)
+    single = LieSparseCoder.from_model(coder.model_, (14, 14), verdict=verdict)
+    assert not single.confidence(data.images).uncertain.any()
+    sure = single.confidence(pairs)
+    assert sure.alignment.min() > 0.95  # nothing but the number of templates is wrong with them
+    assert sure.mode_share.min() > 0.9
+    assert sure.uncertain.all()
+    usual = verdict._replace(n_codes=2.0, usual_share=0.7, least_share=0.5)
+    several = LieSparseCoder.from_model(coder.model_, (14, 14), verdict=usual)
+    assert not several.confidence(pairs).uncertain.any()
+    assert (several.confidence(pairs).confidence < 0.9).all()  # lower than that of one template all the same
+
+
+def test_pictures_of_a_template_that_was_never_seen_moving_are_doubted(coder, data):
+    verdict = Verdict(True, 2, 2, 0.97, (0.5, 0.5), 30.0, 4.0, unmoved=(3, 7))
+    known = LieSparseCoder.from_model(coder.model_, (14, 14), verdict=verdict)
+    doubted = known.confidence(data.images).uncertain
+    assert (doubted == np.isin(coder.infer(data.images).codes.argmax(axis=1), (3, 7))).all()
+    assert 0 < int(doubted.sum()) < len(data.images)
+
+
 def test_a_sheet_shows_pictures_from_first_to_last():
     chosen = spread(100, 40)
     assert (chosen[0], len(chosen) <= 40, chosen[-1] >= 90) == (0, True, True)
@@ -138,7 +164,7 @@ def test_two_poses_that_explain_an_image_equally_share_its_mass():
     coder = LieSparseCoder.from_model(known_translation(bar, n_irreps=60), (14, 14))
     sure = coder.confidence(twice)
     assert float(sure.mode_share) < 0.6
-    product = sure.alignment**2 * sure.mode_share * sure.sharpness
+    product = sure.alignment**2 * sure.mode_share * sure.sharpness * sure.template_share
     assert float(sure.confidence) == pytest.approx(float(product), rel=1e-4)
     assert bool(sure.uncertain)
 

@@ -20,6 +20,7 @@ from liesparse.model import apply_transform, reconstruct
 from liesparse.report import page, write_report
 from liesparse.report.findings import Findings
 from liesparse.run_directory import Run
+from liesparse.verdict import Verdict
 
 VOID = {"meta", "img", "source", "br"}
 HISTORY = [
@@ -121,6 +122,14 @@ def test_every_picture_has_an_alternative_text(written):
             assert attributes["alt"]
 
 
+def test_each_template_tells_of_how_many_pictures_it_is(written, coder, digits):
+    """Those of which it has the largest code, under the number that ``infer`` gives."""
+    counts = np.bincount(coder.infer(digits[1].images.numpy()).codes.argmax(axis=1), minlength=10)
+    shown = re.findall(r"T(\d+) · (\d+) pictures?", written[1].text)
+    assert {(int(template), int(n)) for template, n in shown} == set(enumerate(counts.tolist()))
+    assert sum(int(n) for _, n in shown) == 2 * 230  # on the first page, and with all templates
+
+
 def test_text_from_outside_is_escaped(written):
     path, found = written
     text = path.read_text()
@@ -149,6 +158,8 @@ def test_the_page_has_the_numbers(written, coder, digits):
         assert number in text
     assert "plain sparse coding: 10 templates, still" in text
     assert "Axis 1 is x-shift" in text
+    told = re.search(r"Shapes are shifted by up to about (\S+) pixels to the left and right and (\S+) pixels", text)
+    assert [float(number) for number in told.groups()] == pytest.approx([3, 3], rel=0.15)
     assert re.search(r"One unit of <b>shift</b> moves s by \(\+0\.45, [+-]0\.00\)", text)
 
 
@@ -288,6 +299,14 @@ def test_what_is_not_to_be_trusted_is_shown_first(tmp_path, coder, digits):
     text = Page(report(tmp_path, coder, test, test_names=names).read_text()).text
     assert "20 of 23" in text
     assert "Do not trust these" in text
+
+
+def test_templates_that_were_never_seen_moving_are_named(tmp_path, coder, digits):
+    verdict = Verdict(True, 2, 2, 0.97, (0.5, 0.5), 30.0, 4.0, unmoved=(4, 99))
+    doubted = LieSparseCoder.from_model(coder.model_, (14, 14), verdict=verdict)
+    text = Page(report(tmp_path, doubted, digits[1].images[:60]).read_text()).text
+    assert re.search(r"never seen moving, to trust their\s+poses:\s+T4\s+\(6 pictures\)\.", text)
+    assert "54 of 60" in text
 
 
 def test_photos_are_no_negatives(coder):

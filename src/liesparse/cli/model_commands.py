@@ -101,7 +101,7 @@ def evaluate(run: RunArgument, data: OtherData = None, data_dir: DataDir = None,
     metrics = measure(opened.coder, opened.baseline, loaded.test, large_baseline=opened.large_baseline)
     write_numbers(metrics, json)
     print_metrics(metrics)
-    print_verdict(opened.coder)
+    print_verdict(opened.coder, metrics)
 
 
 def infer(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -77,7 +78,7 @@ def train(
     if metrics is not None:  # else another process has them
         common.write_numbers(metrics, json)
         print_metrics(metrics)
-        print_verdict(coder)
+        print_verdict(coder, metrics)
         console.print(f"The run is in {out}. Next: liesparse report {out}")
 
 
@@ -96,13 +97,15 @@ def _train(
                 raise ValueError(f"{out} already holds a run. Add --resume to continue it, or choose another --out.")
             if resume and not begun:
                 raise ValueError(f"{out} holds no run to continue. Leave --resume away to start one.")
+            if resume:
+                _check_same_options(out, run_directory.read_json(out / run_directory.SETTINGS), _options(coder, data))
             common.check_writable(checkpoints)
         loaded = load_data(data, data_dir=data_dir, group=group)
         console.print(loaded.summary() + (f"; {group.size} processes" if group.size > 1 else ""))
         if group.rank == 0 and (warning := verdict.warn_of_ground(loaded.train, loaded.image_shape)):
             console.print(warning, style="yellow")
         began = time.monotonic()
-        _learn(coder, loaded, group)
+        _learn(coder, loaded, group, lambda: run_directory.save_settings(out, _options(coder, data)))
         if group.rank > 0:
             return None
         seconds = time.monotonic() - began
@@ -117,14 +120,48 @@ def _train(
             large = SparseCoder.from_dictionary(coder.plain_dictionary_, loaded.image_shape, **known)
         metrics = run_directory.measure(coder, baseline, loaded.test, large_baseline=large)
         metrics["training_seconds"] = round(seconds, 1)
-        how = {"data": data, "data_summary": loaded.summary(), "recipe": str(coder.recipe), "seed": coder.random_state}
-        named = {name: getattr(coder, name) for name in OPTIONS}
-        how |= {"settings": named | dict(coder.settings or {}), "epochs": coder.n_epochs}
+        how = _options(coder, data) | {"data_summary": loaded.summary()}
         run_directory.save_run(run_directory.Run(out, coder, baseline, how, metrics, large))
     return metrics
 
 
-def _learn(coder: LieSparseCoder, loaded: LoadedData, group: Group) -> None:
+def _options(coder: LieSparseCoder, data: str) -> dict[str, Any]:
+    """Return what a run was asked for, as ``run.json`` keeps it."""
+    named = {name: getattr(coder, name) for name in OPTIONS} | dict(coder.settings or {})
+    how = {"data": data, "recipe": str(coder.recipe), "seed": coder.random_state}
+    return how | {"settings": named, "epochs": coder.n_epochs}
+
+
+def _check_same_options(out: Path, begun: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """Refuse to continue a run by other options than it was started with, and name them.
+
+    The same images may have two names: where only DATA differs, training itself compares what is in them.
+    """
+
+    def flat(how: dict[str, Any]) -> dict[str, Any]:
+        settings = how.get("settings")
+        return {f"--{name}": how.get(name) for name in ("recipe", "seed", "epochs")} | {
+            f"--{name.removeprefix('n_').replace('_', '-')}" if name in OPTIONS else f"--set {name}": value
+            for name, value in (settings.items() if isinstance(settings, dict) else ())
+        }
+
+    before, now = flat(begun), flat(wanted)
+    others = [name for name in sorted({**before, **now}) if before.get(name) != now.get(name)] if begun else []
+    if others and begun.get("data") != wanted["data"]:
+        before, now, others = before | {"DATA": begun.get("data")}, now | {"DATA": wanted["data"]}, ["DATA", *others]
+    if others:
+        said = [", ".join(f"{name} {_told(how.get(name))}" for name in others) for how in (before, now)]
+        raise ValueError(
+            f"{out} was started with {said[0]}; now it is {said[1]}. Give the same options to continue it, or choose "
+            "another --out."
+        )
+
+
+def _told(value: Any) -> str:
+    return "left away" if value in (None, "auto") else str(value)
+
+
+def _learn(coder: LieSparseCoder, loaded: LoadedData, group: Group, note_options: Callable[[], None]) -> None:
     from liesparse import training
 
     recipe, n_train = coder.effective_recipe(), len(loaded.train)
@@ -139,6 +176,8 @@ def _learn(coder: LieSparseCoder, loaded: LoadedData, group: Group) -> None:
             nonlocal began, first, done
             if not began:  # what came before was the motion, or an earlier run
                 began, first = time.monotonic(), progress.step
+                if group.rank == 0:
+                    note_options()
             done += len(progress.codes) * group.size * (progress.step > first)
             speed = done / max(time.monotonic() - began, 1e-9)
             health = coder.history_[-1] if coder.history_ else None
@@ -171,10 +210,12 @@ def _minutes(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
-def print_verdict(coder: LieSparseCoder) -> None:
-    """Say whether learning found a motion, where somebody looked."""
+def print_verdict(coder: LieSparseCoder, metrics: dict[str, Any]) -> None:
+    """Say whether learning found a motion, where somebody looked, and which one, where it has a name."""
     if coder.verdict_ is not None:
         console.print(str(coder.verdict_), style="bold" if coder.verdict_.found else "bold yellow")
+    if "motion" in metrics:
+        console.print(metrics["motion"], style="bold")
 
 
 def print_metrics(metrics: dict[str, Any]) -> None:
@@ -235,7 +276,7 @@ def demo(
             save_run(Run(out, coder, None, how | {"interrupted_at_step": state.step}, {}))
             raise KeyboardInterrupt(f"Stopped at step {state.step}; the model so far is in {out}.") from None
     print_metrics(result.metrics)
-    print_verdict(result.coder)
+    print_verdict(result.coder, result.metrics)
     console.print(f"Took {result.metrics['total_seconds']:.0f} s.")
     result.coder.pose_ranges_ = result.coder.pose_ranges(load_data(f"{how['data']},n_test=1000").test)
     save_run(Run(out, result.coder, result.baseline, how, result.metrics))

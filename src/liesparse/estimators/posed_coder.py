@@ -183,10 +183,13 @@ class PosedCoder(Coder):
         known = getattr(self, "pose_ranges_", None)
         middles = torch.zeros(model.n_components, model.torus_dim) if known is None else self._tensor(known)[..., 0]
         verdict, known = getattr(self, "verdict_", None), (middles.to(poses), posterior.width)
-        usual = {} if verdict is None else {"noise": verdict.noise, "least_fit": verdict.least_fit}
+        names = ("noise", "least_fit", "usual_share", "least_share")
+        usual = {} if verdict is None else {name: getattr(verdict, name) for name in names}
         rated = rate_confidence(model, images.rows, codes, poses, scores, *known, engine_of(model), **usual)
         blank = images.norms[:, 0] == 0  # of which nothing is known
         doubted = rated.uncertain | blank | (verdict is not None and not verdict.found)  # no motion: no pose to trust
+        if verdict is not None and verdict.unmoved:  # nobody saw their templates move
+            doubted |= torch.isin(codes.argmax(dim=1), torch.tensor(verdict.unmoved).to(codes.device))
         rated = rated._replace(confidence=rated.confidence * ~blank, uncertain=doubted)
         found, confidence = map(images.restore, (codes, poses)), Confidence(*map(images.restore, rated))
         return Description(Inference(*found), posterior, images.restore(scores), confidence)

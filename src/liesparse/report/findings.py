@@ -18,7 +18,7 @@ from liesparse.devices import to_cpu
 from liesparse.figures import look_of, to_contrast
 from liesparse.metrics import snr, templates_alive
 from liesparse.model import apply_transform, reconstruct, undo_transform
-from liesparse.run_directory import Run, measure_baseline, quality
+from liesparse.run_directory import Run, measure_baseline, motion_in_words, quality
 from liesparse.torus import wrap
 
 MOST_IMAGES = 1000  # from which the report is made
@@ -87,6 +87,7 @@ class Findings:
             self.labels = fit_labels(to_cpu(data.test_labels)[kept], data.label_names, *seen_as)
         use = self.codes.sum(dim=0) / self.codes.sum().clamp(min=1e-12)
         self.use: list[float] = use.tolist()  # share of each template in the sum of all codes
+        self.n_pictures: list[int] = [int((self.largest == template).sum()) for template in range(len(use))]
         self.order: list[int] = use.argsort(descending=True, stable=True).tolist()  # templates, most used first
         self.factors: tuple[symmetry.FactorFit, ...] = ()
         self.truth: Tensor | None = None  # the factors of each image, if they are known
@@ -96,6 +97,7 @@ class Findings:
             self.factors = symmetry.fit_factors(*inferred, factors, names)
             self.truth = truth = symmetry.count_factors(factors, names)
             self.prediction = symmetry.predict_factors(*inferred, truth)
+        self.motion = motion_in_words(coder, self.codes, self.poses, image_shape)
         self.group = symmetry.fit_motions(model, self.codes[:MOST_FITTED], self.poses[:MOST_FITTED], self.shape)
 
     def pixels(self, rows: Float[Tensor, "*image pixel"]) -> NDArray[np.floating]:
@@ -127,6 +129,11 @@ class Findings:
         """Return the images that are not to be trusted, the worst first."""
         order = self.confidence.confidence.argsort(stable=True).tolist()
         return [row for row in order if bool(self.confidence.uncertain[row])]
+
+    def unmoved(self) -> list[int]:
+        """Return the templates of these images that were seen too rarely, or never moving, to trust their poses."""
+        known = () if self.verdict is None else self.verdict.unmoved
+        return [template for template in self.order if template in known and self.n_pictures[template]]
 
     def one_of_each(self, n_images: int) -> list[int]:
         """Return an image of each of the most used shapes, or the first image if no image has codes."""

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from liesparse._checks import count
 from liesparse.figures import Array, data_uri, draw_pixels, gif_bytes, mosaic, new_figure, to_picture, to_png
 from liesparse.posterior import AnyPosterior, TorusPosterior
 
@@ -25,7 +26,7 @@ def render(**values: object) -> str:
     environment = Environment(
         loader=PackageLoader("liesparse", "report"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    filters = (percent, number, direction, data_uri, subscript, math.degrees)
+    filters = (percent, number, direction, data_uri, subscript, count, math.degrees)
     environment.filters |= {function.__name__: function for function in filters}
     return environment.get_template("page.html").render(values)
 
