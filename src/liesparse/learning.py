@@ -28,7 +28,7 @@ from liesparse.state import BatchSource, Callback, Progress, ShuffledArrays, Sta
 
 # When wasted shapes start anew, and when the lattice is fitted, as shares of the training.
 RESEEDS = tuple(twentieth / 20 for twentieth in range(1, 16))
-UPDATE_SHARE = 0.05  # of what the averages remember is new, at the least, when W and Φ are set anew
+UPDATE_SHARE = 0.1  # of what the averages remember is new, at the least, when W and Φ are set anew
 LATTICE_FITS = (0.1, 0.2, 0.3)
 
 
