@@ -17,6 +17,7 @@ from liesparse.model import Parameters, uniform_prior
 EXACT_PIXELS = 1024  # up to here a D × D matrix is small and quickly decomposed
 SUBSPACE_STEPS = 2
 PAPER_NOISE, LEAST_SIGNAL = 0.1, 0.04
+MUCH_COMMON = 0.5  # of the images: where they have more in common, that hides how they differ
 
 
 def random_start(
@@ -101,17 +102,19 @@ def leading_subspace(images: Float[Tensor, "image pixel"], n_columns: int) -> Fl
 
 
 def suggest_noise(images: Float[Tensor, "image pixel"], n_columns: int) -> float:
-    """Return σ for images of norm 1: the paper's 0.1, scaled to the part of their norm that is not white noise.
+    """Return σ for images of norm 1: the paper's 0.1, scaled to the part of their norm that says something.
 
-    Noise in an image of norm 1 makes the rest of it fainter, and the posterior of its pose flatter. What is left
-    outside ``n_columns`` leading directions says how strong white noise is in each pixel.
+    Noise in an image of norm 1 makes the rest of it fainter, and the posterior of its pose flatter; so does what all
+    images have in common, where that is most of them. What is left outside ``n_columns`` leading directions says how
+    strong white noise is in each pixel.
     """
-    n_pixels = images.shape[1]
-    if n_columns >= n_pixels:
-        return PAPER_NOISE
-    inside = (images @ leading_subspace(images, n_columns)).square().sum(dim=1).mean()
-    white = max(0.0, 1 - float(inside)) * n_pixels / (n_pixels - n_columns)
-    return PAPER_NOISE * max(1 - white, LEAST_SIGNAL) ** 0.5
+    n_pixels, white = images.shape[1], 0.0
+    if n_columns < n_pixels:
+        inside = (images @ leading_subspace(images, n_columns)).square().sum(dim=1).mean()
+        white = max(0.0, 1 - float(inside)) * n_pixels / (n_pixels - n_columns)
+    signal = 1 - white
+    own = signal - float(images.mean(dim=0).square().sum())
+    return PAPER_NOISE * max(min(signal, own / (1 - MUCH_COMMON)), LEAST_SIGNAL) ** 0.5
 
 
 def start_from_data(

@@ -21,7 +21,7 @@ from torch import Tensor
 from liesparse import stiefel, torus
 from liesparse.devices import to_cpu
 from liesparse.inference import overlap_poses
-from liesparse.initialization import PAPER_NOISE
+from liesparse.initialization import MUCH_COMMON, PAPER_NOISE
 from liesparse.model import Parameters, Poses, apply_transform
 from liesparse.posterior import Evidence, PoseEngine
 
@@ -69,9 +69,15 @@ def learn_motion(
     """Learn from pairs of images how they move, within the span that the W of ``parameters`` has."""
     chosen = torch.randperm(len(images), generator=generator)[:MOST_IMAGES].to(images.device)
     coords = images[chosen] @ parameters.group_basis
-    signal = min(1.0, (parameters.noise_std / PAPER_NOISE) ** 2)  # as initialization.suggest_noise has it
-    near = find_neighbours(coords, N_NEIGHBOURS, TOO_NEAR * signal)
-    turn, limit = _learn_turn(coords, near, parameters, engine, generator)
+    common = coords.mean(dim=0)
+    shared, signal = float(common.square().sum()), (parameters.noise_std / PAPER_NOISE) ** 2  # as in suggest_noise
+    if shared > MUCH_COMMON:  # what is left says which images are alike, and how they move
+        signal *= (1 - MUCH_COMMON) / (1 - shared)
+    else:
+        common = torch.zeros_like(common)
+    own = coords - common
+    near = find_neighbours(torch.nn.functional.normalize(own, dim=1), N_NEIGHBOURS, TOO_NEAR * min(1.0, signal))
+    turn, limit = _learn_turn(own, common, near, parameters, engine, generator)
     planes = (coords[:N_SORTED] @ turn).unflatten(1, (-1, 2))
     few = planes[:N_CANDIDATES]
     carried = (_carry(one, few, parameters, engine)[0] for one in few)
@@ -112,18 +118,25 @@ def find_neighbours(coords: Coords, n_neighbours: int, too_near: float) -> Int[T
 
 def _learn_turn(
     coords: Coords,
+    common: Float[Tensor, " column"],
     near: Int[Tensor, "image neighbour"],
     parameters: Parameters,
     engine: PoseEngine,
     generator: torch.Generator,
 ) -> tuple[Float[Tensor, "column column"], float]:
-    """Return how the columns of W are turned within their span, and the residual up to which a pair is explained."""
+    """Return how the columns of W are turned within their span, and the residual up to which a pair is explained.
+
+    What images have in ``common`` was taken away from their coordinates; it does not move, as the plane of ω = 0.
+    """
 
     def draw(high: int, count: int) -> Int[Tensor, " pair"]:
         return torch.randint(high, (count,), generator=generator).to(coords.device)
 
     turn = torch.eye(coords.shape[1]).to(coords)
     average, far_residual, limit = torch.zeros_like(turn), 0.0, torch.inf
+    still = torch.zeros_like(turn)
+    for plane in (parameters.frequencies == 0).all(dim=1).nonzero().flatten().tolist()[:1]:
+        still[:, 2 * plane] = 2 * common.norm() * common  # of both images of a pair
     step, n_steps, counts = 0, NEAR_STEPS, [0.0]
     while step < n_steps:
         first = draw(len(coords), N_NEAR)
@@ -149,7 +162,7 @@ def _learn_turn(
         new = (coords[first] * kept[:, None]).T @ moved.flatten(1)
         new += (coords[second] * kept[:, None]).T @ returned.flatten(1)
         weight = float(kept.sum())
-        average = torch.lerp(average, new / max(1.0, weight), min(1.0, weight / MEMORY) if step else 1.0)
+        average = torch.lerp(average, new / max(1.0, weight) + still, min(1.0, weight / MEMORY) if step else 1.0)
         step += 1
         if step % STEPS_SHOWN == 0:
             logger.debug("the motion from pairs of images, step %d of %d or more", step, n_steps)

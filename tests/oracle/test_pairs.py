@@ -67,11 +67,16 @@ def test_a_shape_gives_way_where_more_is_won_than_lost(rng, n_shapes):
 
 
 @pytest.mark.slow
-def test_random_signals_are_found_by_most_starts():
-    """Two signals, shifted round a circle: the motion, which signal is where, and that there are two."""
+@pytest.mark.parametrize("common", [0.0, 2.0])
+def test_random_signals_are_found_by_most_starts(common):
+    """Two signals, shifted round a circle: the motion, which signal is where, and that there are two.
+
+    Also where four fifths of what the images show is common to all of them, and does not move.
+    """
     recipe, solved = load_recipe("best"), 0
     for seed in range(4):
         data = shifted_signals(1500, torch.Generator().manual_seed(seed), n_signals=2, length=24)
+        data = data._replace(images=torch.nn.functional.normalize(data.images + common / 24**0.5, dim=1))
         model = ModelSettings(2, torus_dim=1)
         start = make_start(data.images, model, recipe, generator=torch.Generator().manual_seed(seed))
         engine = AdaptiveEngine(start.parameters.frequencies)

@@ -101,3 +101,11 @@ def test_noise_lowers_sigma_as_it_lowers_the_picture():
     assert suggest_noise(clean, 256) == pytest.approx(0.1, rel=0.05)
     assert suggest_noise(noisy, 256) == pytest.approx(0.1 * 0.5**0.5, rel=0.1)
     assert suggest_noise(noisy, 784) == 0.1
+
+
+def test_what_all_images_have_in_common_lowers_sigma_where_it_is_most_of_them(rng):
+    """A part c of the energy that is common leaves 1 - c to tell images apart: σ² falls with it from a half on."""
+    own = torch.nn.functional.normalize(torch.randn(4000, 63, generator=rng), dim=1)
+    for share, sigma in ((0.0, 0.1), (0.3, 0.1), (0.8, 0.1 * 0.4**0.5)):
+        together = torch.cat(((1 - share) ** 0.5 * own, torch.full((4000, 1), share**0.5)), dim=1)
+        assert suggest_noise(together, 64) == pytest.approx(sigma, rel=0.02)
