@@ -94,6 +94,14 @@ def test_few_frequencies_with_energy_are_repeated_up_to_the_number_of_shapes():
     assert fitted.unique(dim=0, return_counts=True)[1].max() > 1
 
 
+def test_a_lattice_that_nearly_fits_is_changed_in_a_few_planes():
+    disc = half_lattice(2, 128, include_zero=True)
+    energy = energy_of(disc, torch.tensor([[10.0, 0.0], [0.0, 8.0]]).double())
+    fitted = fitted_lattice(disc, energy, most_copies=10)
+    assert 0 < int((fitted != disc).any(dim=1).sum()) < 12
+    assert len(fitted.unique(dim=0)) == 128
+
+
 def test_planes_of_most_energy_keep_their_frequency():
     coarse = half_lattice(1, 12, multiplicity=6)
     energy = torch.arange(12.0)
