@@ -23,12 +23,10 @@ FITS = {
     "pad": "padded by the colour of their edge to keep the aspect",
     "stretch": "stretched",
 }
+CHOICES = {"fit": tuple(FITS), "ground": ("keep", "subtract")}  # of the parameters that are words
 _SHARE, _MOST = 0.1, 10_000  # held out for the test, unless asked otherwise
 Pixels = NDArray[Any] | list[NDArray[Any]]  # one array (perhaps memory-mapped), or one array for each image
 Numbers = NDArray[np.int64]
-
-
-GROUNDS = ("keep", "subtract")
 
 
 class Preprocessing(NamedTuple):

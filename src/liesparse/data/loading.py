@@ -23,7 +23,7 @@ from liesparse._checks import check_choice, check_count, check_real, count, refu
 from liesparse.data import arrays, pictures
 from liesparse.data.datasets import COUNTS, DATASETS, LoadedData, hold_out
 from liesparse.data.downloads import Folder
-from liesparse.data.images import FITS, GROUNDS, ImageArray, ImageSet, Preprocessing, check_array
+from liesparse.data.images import CHOICES, ImageArray, ImageSet, Preprocessing, check_array
 from liesparse.data.shards import Shards, list_shards, open_shards
 from liesparse.parallel import ALONE, Group
 
@@ -220,12 +220,12 @@ def parse_spec(spec: str) -> Spec:
     head, _, tail = spec.rpartition(":")
     if not head or not _PAIRS.fullmatch(tail):
         return Spec(spec, {})
-    pairs = [pair.split("=") for pair in tail.split(",")]
-    keys = [key for key, _ in pairs]
-    for key in keys:
-        if keys.count(key) > 1:
+    parameters: dict[str, str] = {}
+    for key, text in (pair.split("=") for pair in tail.split(",")):
+        if key in parameters:
             reject(key, "each parameter once", f"{key} twice in {spec}", "Remove one.")
-    return Spec(head, dict(pairs))
+        parameters[key] = text
+    return Spec(head, parameters)
 
 
 def _read_parameters(owner: str, defaults: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
@@ -243,10 +243,8 @@ def _read(key: str, text: str, default: Any) -> Any:
             reject(key, "a side such as 28, or height and width such as 28x20", repr(text), f"Pass {key}=28.")
         height, _, width = text.partition("x")
         return int(height), int(width or height)
-    if key == "fit":
-        return check_choice(key, text, tuple(FITS))
-    if key == "ground":
-        return check_choice(key, text, GROUNDS)
+    if key in CHOICES:
+        return check_choice(key, text, CHOICES[key])
     if key == "stream" or isinstance(default, bool):
         if text.lower() not in _FLAGS:
             reject(key, "yes or no", repr(text), f"Pass {key}=yes or {key}=no.")
