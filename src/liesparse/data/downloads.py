@@ -248,8 +248,10 @@ def _from_package(command: list[str], pattern: str, fix: str, files: list[str]) 
 
 def _run(command: list[str], folder: str, fix: str) -> bytes:
     name = " ".join(command[:2])
-    if shutil.which(command[0]) is None:
+    program = shutil.which(command[0])
+    if program is None:
         raise FetchError(f"{name}: {command[0]} is not installed. {fix}")
+    command = [program, *command[1:]]  # on Windows the name alone would not do for npm.cmd
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, timeout=_COMMAND_TIMEOUT, check=True)
     except subprocess.CalledProcessError as error:
