@@ -123,7 +123,8 @@ def load_images(
         few: dict[str, Any] = {"n": 1, "n_test": given.get("n_test", given["n"])} if "n" in given else {}
         loaded = check_shape(load_data(spec, data_dir=data_dir, download=download, **few), image_shape)
         names = loaded.test_names or tuple(f"test-{place:06d}" for place in range(len(loaded.test)))
-        places = np.array([int(name.removeprefix("test-")) for name in names], dtype=np.int64)
+        numbers = [name.removeprefix("test-") for name in names]
+        places = np.array([int(number) if number.isdecimal() else place for place, number in enumerate(numbers)])
         labels = _label_names(loaded.test_labels, loaded.label_names)
         return ImagesInOrder(head, loaded.test, places, loaded.n_blank, loaded.notes, names, labels)
     path = _find_path(head)
@@ -259,6 +260,4 @@ def _read(key: str, text: str, default: Any) -> Any:
             return check_real(key, float(text))
         except ValueError:
             reject(key, "a finite number", repr(text), f"Pass {key}=1.5.")
-    if not text:
-        reject(key, "a name", "nothing", f"Pass {key}=NAME, or leave it out.")
     return text
