@@ -177,11 +177,12 @@ def open_shards(
     for path in list_shards(folder):
         digest = _digest(path)
         pixels, left = _open(path, key, preprocessing or Preprocessing(), digest)
-        shape, notes = check_pixels(pixels, left, str(path))
+        shape, told = check_pixels(pixels, left, str(path))
+        notes = tuple(dict.fromkeys(notes + told))
         image_shape = image_shape or shape
         if shape != image_shape:
-            told, wanted = (" × ".join(map(str, size)) for size in (shape, image_shape))
-            reject("data", f"images of one size ({wanted})", f"{told} in {path}", "Pass size=N.")
+            other, wanted = (" × ".join(map(str, size)) for size in (shape, image_shape))
+            reject("data", f"images of one size ({wanted})", f"{other} in {path}", "Pass size=N.")
         kept = np.zeros(-(-len(pixels) // BLOCK) * BLOCK, dtype=bool)
         plain = Path(str(pixels.filename))
         files.append(Shard(path, plain, pixels.offset, pixels.dtype, pixels.shape[1:], left, digest, len(pixels), kept))
