@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from liesparse._checks import listed, refusing, reject
-from liesparse.data.images import ImageArray, Preprocessing, reframe
+from liesparse.data.images import ImageArray, Preprocessing, edge_colour, reframe
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm", ".pbm")
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")  # none that runs another program
@@ -113,21 +113,19 @@ def _check_archive(path: Path, n_members: int, sizes: list[int]) -> None:
 
 
 def move_picture(
-    pixels: NDArray[Any], matrix: NDArray[np.floating], shape: tuple[int, ...], frame: tuple[int, int] | None = None
+    pixels: NDArray[Any], matrix: NDArray[np.floating], shape: tuple[int, ...], frame: tuple[int, int]
 ) -> NDArray[Any]:
     """Show a picture so that each place p, from its centre, shows what was at ``matrix @ p``; beyond, its edge colour.
 
-    The matrix counts in pixels of images of some ``shape``, which show this ``frame`` of the picture, or all of it.
+    The matrix counts in pixels of images of some ``shape``, which show this ``frame`` of the picture.
     """
     from PIL import Image
 
     height, width = pixels.shape[:2]
-    tall, wide = frame or (height, width)
-    size, centre = np.diag([wide / shape[1], tall / shape[0], 1]), np.eye(3)
+    size, centre = np.diag([frame[1] / shape[1], frame[0] / shape[0], 1]), np.eye(3)
     centre[:2, 2] = width / 2, height / 2
     whole = centre @ size @ matrix @ np.linalg.inv(size) @ np.linalg.inv(centre)
-    edge = np.concatenate((pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]))
-    fill = np.median(edge, axis=0).astype(pixels.dtype).tolist()  # a number, or one for each colour
+    fill: Any = edge_colour(torch.tensor(pixels[None]))[0].tolist()  # a number, or one for each colour
     affine = tuple(whole[:2].flatten().tolist())
     picture, how = Image.fromarray(pixels), (Image.Transform.AFFINE, affine, Image.Resampling.BICUBIC)
     return np.asarray(picture.transform((width, height), *how, fillcolor=tuple(fill) if pixels.ndim == 3 else fill))
