@@ -75,7 +75,9 @@ class Dataset(NamedTuple):
 DATASETS: dict[str, Dataset] = {}
 
 
-def register_dataset(name: str, load: Callable[..., LoadedData], *, size: str, where: Where) -> None:
+def register_dataset(
+    name: str, load: Callable[..., LoadedData], *, size: str, where: Where, parameters: Mapping[str, Any] | None = None
+) -> None:
     """Give a data set a name, by which ``load_data``, the command line and ``list_datasets`` know it.
 
     Parameters
@@ -90,11 +92,21 @@ def register_dataset(name: str, load: Callable[..., LoadedData], *, size: str, w
         How many images of which size, for the list, such as "2,000 of 28 × 28".
     where : str or callable
         Where the data is, for the list, or a function of ``data_dir`` that tells.
+    parameters : dict, optional
+        Names and defaults of the parameters, where the arguments of ``load`` do not tell them.
     """
-    defaults = {argument.name: argument.default for argument in inspect.signature(load).parameters.values()}
-    options = tuple(key for key in ("data_dir", "download") if key in defaults)
-    parameters = {key: default for key, default in defaults.items() if key not in options}
-    _register(Dataset(name, size, where, parameters, load, options))
+    arguments = inspect.signature(load).parameters
+    options = tuple(key for key in ("data_dir", "download") if key in arguments)
+    if parameters is None:
+        parameters = {key: argument.default for key, argument in arguments.items() if key not in options}
+    if not re.fullmatch(r"\w[\w-]*", name):
+        reject("name", "letters, digits and hyphens", repr(name), "Rename it.")
+    if name in DATASETS:
+        reject("name", "one that is not taken", repr(name), "Choose another.")
+    missing = [key for key, default in parameters.items() if default is inspect.Parameter.empty]
+    if missing:
+        reject(f"parameters of {name}", "a default for each", f"none for {', '.join(missing)}", "Add one.")
+    DATASETS[name] = Dataset(name, size, where, dict(parameters), load, options)
 
 
 def register_transformation(
@@ -135,19 +147,7 @@ def register_transformation(
         truth = train.labels, test.labels, train.factors, test.factors, train.factor_names
         return LoadedData(name, train.images, test.images, height_width(train.images.shape), *truth)
 
-    _register(Dataset(name, size, "made from ten embedded digits", parameters, load))
-
-
-def _register(dataset: Dataset) -> None:
-    name = dataset.name
-    if not re.fullmatch(r"\w[\w-]*", name):
-        reject("name", "letters, digits and hyphens", repr(name), "Rename it.")
-    if name in DATASETS:
-        reject("name", "one that is not taken", repr(name), "Choose another.")
-    missing = [key for key, default in dataset.parameters.items() if default is inspect.Parameter.empty]
-    if missing:
-        reject(f"parameters of {name}", "a default for each", f"none for {', '.join(missing)}", "Add one.")
-    DATASETS[name] = dataset
+    register_dataset(name, load, size=size, where="made from ten embedded digits", parameters=parameters)
 
 
 def list_datasets(data_dir: Folder = None) -> tuple[Dataset, ...]:
@@ -239,8 +239,8 @@ def _register_idx_files(name: str) -> None:
             return str(found[_FILES["train"]].parent)
         return f"not here; fetched on first use, or by liesparse data fetch {name}"
 
-    load, options = partial(_load_idx_files, name), ("data_dir", "download")
-    _register(Dataset(name, "60,000 + 10,000 of 28 × 28", where, COUNTS, load, options))
+    load = partial(_load_idx_files, name)
+    register_dataset(name, load, size="60,000 + 10,000 of 28 × 28", where=where, parameters=COUNTS)
 
 
 register_transformation("translation", synthetic.translations)
@@ -248,6 +248,6 @@ register_transformation("rotation-scaling", synthetic.rotations_scalings, ranges
 register_transformation("shear-stretch", synthetic.shears_stretches, ranges={"stretches": "stretch"})
 register_transformation("translation-rotation", synthetic.translations_rotations)
 _register_idx_files("mnist")
-_register(Dataset("mnist-mini", "2,000 of 28 × 28", "in this package", COUNTS, _load_mini))
+register_dataset("mnist-mini", _load_mini, size="2,000 of 28 × 28", where="in this package", parameters=COUNTS)
 _register_idx_files("fashion-mnist")
-_register(Dataset("digits", "1,797 of 8 × 8", "in scikit-learn", COUNTS, _load_digits))
+register_dataset("digits", _load_digits, size="1,797 of 8 × 8", where="in scikit-learn", parameters=COUNTS)
