@@ -10,7 +10,6 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -106,8 +105,8 @@ def load_data(
     how = "streamed" if streamed else "in memory"
     notes = (*images.notes, f"{len(images.files):,} shards, {how} ({size / 2**20:,.0f} MiB)")
     rows = train.sample(N_SAMPLE) if streamed else train.rows(np.arange(len(train)))
-    found = LoadedData(images.name, rows, test, images.image_shape, n_blank=images.n_blank, notes=notes)
-    return replace(found, stream=train) if streamed else found
+    stream = train if streamed else None
+    return LoadedData(images.name, rows, test, images.image_shape, n_blank=images.n_blank, notes=notes, stream=stream)
 
 
 def load_images(
@@ -134,13 +133,12 @@ def load_images(
         reject(f"parameters of {path}", "none that choose among its images", got, f"Leave {', '.join(extra)} out.")
     kept = {"colour": "yes"} if len(image_shape) == 3 else {}
     opened, values = _open_path(path, kept | given, least=1)
-    images, preprocessing = check_shape(opened, image_shape), _preprocessing(values)
-    every = np.arange(len(images))
-    found = ImagesInOrder(images.name, images.rows(every), images.places, images.n_blank, images.notes, ())
-    if not isinstance(images, ImageSet):
-        return found._replace(names=tuple(f"{place:06d}" for place in images.places))
-    labels = _label_names(images.labels(every), images.array.label_names)
-    return found._replace(names=images.names(every), labels=labels, preprocessing=preprocessing)
+    images = check_shape(opened, image_shape)
+    every, names, labels = np.arange(len(images)), tuple(f"{place:06d}" for place in images.places), ()
+    if isinstance(images, ImageSet):
+        names, labels = images.names(every), _label_names(images.labels(every), images.array.label_names)
+    said = images.n_blank, images.notes, names, labels, _preprocessing(values)
+    return ImagesInOrder(images.name, images.rows(every), images.places, *said)
 
 
 def _label_names(labels: Tensor | None, names: tuple[str, ...]) -> tuple[str, ...]:
