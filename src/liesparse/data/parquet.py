@@ -67,9 +67,8 @@ def kind_of(column: Any) -> str:
     """Tell what a column may hold by its type."""
     from pyarrow import types
 
-    if types.is_struct(column) and column.get_field_index("bytes") >= 0:
-        return "pictures"
-    if types.is_binary(column) or types.is_large_binary(column):
+    holder = types.is_struct(column) and column.get_field_index("bytes") >= 0
+    if holder or types.is_binary(column) or types.is_large_binary(column):
         return "pictures"
     if types.is_list(column) or types.is_large_list(column) or types.is_fixed_size_list(column):
         return "lists"
