@@ -20,7 +20,7 @@ from liesparse._checks import check_choice, count, reject
 from liesparse.data import synthetic
 from liesparse.data.arrays import read_idx
 from liesparse.data.downloads import DOWNLOADS, Folder, fetch, find_files
-from liesparse.data.images import ImageArray, ImageSet, Numbers, check_array, count_parts, height_width
+from liesparse.data.images import ImageArray, ImageSet, check_array, count_parts, height_width
 from liesparse.data.shards import Shards
 from liesparse.data.synthetic import TransformedImages, unit_norm
 
@@ -173,14 +173,13 @@ def hold_out(images: ImageSet, n: int | None, n_test: int | None, seed: int) -> 
     """Read images of a set that has no split of its own."""
     n, n_test = count_parts(len(images), n, n_test)
     test, train = images.draw((n_test, n), seed)
-    return _read(images.name, images, train, images, test, images.n_blank)
+    return _read(images.name, train, test, images.n_blank)
 
 
-def _read(name: str, train: ImageSet, drawn: Numbers, test: ImageSet, test_drawn: Numbers, n_blank: int) -> LoadedData:
-    """Read images of one set to learn from, and of another, or the same, to test."""
-    images, labels = (train.rows(drawn), test.rows(test_drawn)), (train.labels(drawn), test.labels(test_drawn))
-    known: dict[str, Any] = {"label_names": test.array.label_names, "test_names": test.names(test_drawn)}
-    return LoadedData(name, *images, train.image_shape, *labels, n_blank=n_blank, notes=train.notes, **known)
+def _read(name: str, train: ImageSet, test: ImageSet, n_blank: int) -> LoadedData:
+    size, labels = train.image_shape, (train.labels(), test.labels())
+    known: dict[str, Any] = {"label_names": test.array.label_names, "test_names": test.names()}
+    return LoadedData(name, train.rows(), test.rows(), size, *labels, n_blank=n_blank, notes=train.notes, **known)
 
 
 def load_mnist(split: Split = "train", folder: Folder = None) -> Float[Tensor, "image pixel"]:
@@ -214,7 +213,7 @@ def _load_idx_files(
     if download and not data_dir and not set(needed) <= find_files(name).keys():
         fetch(name)
     found = find_files(name, data_dir, needed)
-    sets, drawn = [], []
+    parts: list[ImageSet] = []
     for (split, file), argument, wanted in zip(_FILES.items(), ("n", "n_test"), (n, n_test), strict=True):
         pixels = read_idx(found[file], argument=f"{title} file", n_axes=3)
         path = found.get(file.replace("images-idx3", "labels-idx1"))
@@ -222,13 +221,12 @@ def _load_idx_files(
         images = check_array(ImageArray(pixels, labels), f"{name}'s {split}ing set")
         if wanted and wanted > len(images):
             reject(argument, f"at most {len(images):,} images", f"{wanted:,}", "Ask less.")
-        sets.append(images)
-        drawn += images.draw((wanted or len(images),), seed)
-    train, test = sets
+        parts += images.draw((wanted or len(images),), seed)
+    train, test = parts
     if train.image_shape != test.image_shape:
         got = f"{train.image_shape} and {test.image_shape}"
         reject(title, "images of one size in both files", got, "Fetch them anew.")
-    loaded = _read(name, train, drawn[0], test, drawn[1], train.n_blank + test.n_blank)
+    loaded = _read(name, train, test, train.n_blank + test.n_blank)
     return replace(loaded, test_names=tuple(f"test-{number}" for number in loaded.test_names))
 
 

@@ -104,7 +104,7 @@ def load_data(
     streamed = size > STREAM_FROM if values["stream"] is None else values["stream"]
     how = "streamed" if streamed else "in memory"
     notes = (*images.notes, f"{len(images.files):,} shards, {how} ({size / 2**20:,.0f} MiB)")
-    rows = train.sample(N_SAMPLE) if streamed else train.rows(np.arange(len(train)))
+    rows = train.sample(N_SAMPLE) if streamed else train.rows()
     stream = train if streamed else None
     return LoadedData(images.name, rows, test, images.image_shape, n_blank=images.n_blank, notes=notes, stream=stream)
 
@@ -134,11 +134,11 @@ def load_images(
     kept = {"colour": "yes"} if len(image_shape) == 3 else {}
     opened, values = _open_path(path, kept | given, least=1)
     images = check_shape(opened, image_shape)
-    every, names, labels = np.arange(len(images)), tuple(f"{place:06d}" for place in images.places), ()
+    names, labels = tuple(f"{place:06d}" for place in images.places), ()
     if isinstance(images, ImageSet):
-        names, labels = images.names(every), _label_names(images.labels(every), images.array.label_names)
+        names, labels = images.names(), _label_names(images.labels(), images.array.label_names)
     said = images.n_blank, images.notes, names, labels, _preprocessing(values)
-    return ImagesInOrder(images.name, images.rows(every), images.places, *said)
+    return ImagesInOrder(images.name, images.rows(), images.places, *said)
 
 
 def _label_names(labels: Tensor | None, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -108,8 +108,9 @@ class Shards:
             digest.update(np.packbits(file.kept).tobytes())
         return digest.hexdigest()
 
-    def rows(self, numbers: Numbers, dtype: torch.dtype = torch.float32) -> Float[Tensor, "image pixel"]:
-        """Read some images, each block once."""
+    def rows(self, numbers: Numbers | None = None, dtype: torch.dtype = torch.float32) -> Float[Tensor, "image pixel"]:
+        """Read some images, or all of them, each block once."""
+        numbers = np.arange(len(self)) if numbers is None else numbers
         found = torch.empty(len(numbers), math.prod(self.image_shape), dtype=dtype)
         if torch.utils.data.get_worker_info() is not None:
             found.share_memory_()  # where it has to go: no copy
