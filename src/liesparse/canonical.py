@@ -19,13 +19,11 @@ from liesparse.estimators import LieSparseCoder
 from liesparse.model import reconstruct
 from liesparse.motions import N_FITTED, motion_generators, refine_generators, way_matrices
 
-TAKEN = ("sheet.png",)
-
 
 def picture_names(names: Sequence[str]) -> list[str]:
     """Return names for PNG files: the old ones with a new suffix, or with another one if that would be taken."""
     wanted = [str(PurePosixPath(name).with_suffix(".png")) for name in names]
-    counts = Counter([*wanted, *TAKEN])
+    counts = Counter([*wanted, "sheet.png"])  # which lies beside them
     return [f"{name}.png" if counts[one] > 1 else one for name, one in zip(names, wanted, strict=True)]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from importlib.metadata import version
@@ -21,7 +20,7 @@ from liesparse.state import State
 _STATE = ("momentum", "second_moment", "moved", "returned", "gram", "random")
 _OUTER = ("outer_basis", "outer_frequencies")
 _HASHES = {"data": "other images", "start": "another start", "random": "another seed"}  # a hash tells nobody anything
-_NAME = re.compile(r"step-\d{9}\.safetensors")
+_NAMES = f"step-{9 * '[0-9]'}.safetensors"
 
 
 def versions() -> dict[str, str]:
@@ -86,12 +85,12 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint, *, keep: int = 2) -> P
 
 def list_checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoints of a folder, oldest first; names that were never finished do not count."""
-    return sorted(path for path in folder.glob("step-*.safetensors") if _NAME.fullmatch(path.name))
+    return sorted(folder.glob(_NAMES))
 
 
 def remove_unfinished(folder: Path) -> None:
     """Delete what a killed process had begun to write."""
-    for path in folder.glob(".step-*.safetensors.*"):
+    for path in folder.glob(f".{_NAMES}.*"):
         path.unlink(missing_ok=True)
 
 

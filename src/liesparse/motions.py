@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from liesparse import symmetry, torus
+from liesparse.devices import to_cpu
 from liesparse.model import Codes, Parameters, Poses, reconstruct
 from liesparse.symmetry import Pictures
 
@@ -102,17 +103,17 @@ def describe_motion(parameters: Parameters, codes: Codes, poses: Poses, image_sh
     fit = symmetry.fit_motions(parameters, codes[:N_FITTED], poses[:N_FITTED], image_shape)
     middles = symmetry.pose_ranges(codes, poses)[largest, :, 0]
     some = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[: 2 * N_WAYS]
-    away = torus.wrap(poses - middles)[some].norm(dim=1).cpu()
+    away = to_cpu(torus.wrap(poses - middles)[some].norm(dim=1))
     few, n = some[away.argsort()[: -(-len(some) // 2)]], parameters.outer_dim  # the shorter ways: none round the edge
     seen = [reconstruct(parameters, codes[few], pose[few]).reshape(-1, *image_shape) for pose in (poses, middles)]
-    moved, middle = (part.cpu() for part in seen)
-    ways = (poses[few].cpu(), middles[few].cpu())
-    generators = refine_generators(motion_generators(fit).cpu(), *ways, moved, middle, n)
+    moved, middle = (to_cpu(part) for part in seen)
+    ways = (to_cpu(poses[few]), to_cpu(middles[few]))
+    generators = refine_generators(to_cpu(motion_generators(fit)), *ways, moved, middle, n)
     left = (warp_tensors(moved, way_matrices(generators, *ways, n)) - middle).flatten(1).square().sum(dim=1)
     changed = (moved - middle).flatten(1).square().sum(dim=1)
     if not float((left - (1 - LEAST_FIT) * changed).median()) < 0:
         return ""
-    return motion_words(motion_spans(generators, poses.cpu(), largest.cpu()), image_shape)
+    return motion_words(motion_spans(generators, to_cpu(poses), to_cpu(largest)), image_shape)
 
 
 def motion_spans(

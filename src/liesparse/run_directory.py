@@ -101,12 +101,6 @@ def load_run(folder: Path) -> Run:
     return Run(folder, coder, plain[0], read_json(folder / SETTINGS), read_json(folder / METRICS), plain[1])
 
 
-def save_settings(folder: Path, settings: dict[str, Any]) -> None:
-    """Write how a run is made as soon as it learns, so that to continue it by other options can be refused."""
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / SETTINGS, settings)
-
-
 def read_json(path: Path) -> dict[str, Any]:
     """Return what a file of a run holds, nothing where there is none."""
     if not path.exists():

@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from liesparse import stiefel
 from liesparse._checks import NOISE, check_choice, check_count, check_real, refusing, reject
@@ -21,11 +21,8 @@ from liesparse.posterior import PoseEngine, engine_names, engine_of
 
 Count = int | Any  # a whole number, or "auto"
 Method = Literal["gradient", "em"]
-METHODS: tuple[Method, ...] = ("gradient", "em")
 Lattice = Literal["paper", "fitted"]
-LATTICES: tuple[Lattice, ...] = ("paper", "fitted")
 Start = Literal["random", "data", "pairs"]
-STARTS: tuple[Start, ...] = ("random", "data", "pairs")
 RECIPES = ("best", "paper")
 
 LEAST_EPOCHS, MOST_EPOCHS = 6, 400  # of n_epochs="auto"
@@ -132,11 +129,12 @@ class Settings:
         check_real("last_memory", self.last_memory, minimum=self.first_memory)
         check_real("reseed_overlap", self.reseed_overlap, above=0, maximum=1)
         check_choice("posterior", self.posterior, engine_names())
-        check_choice("method", self.method, METHODS)
+        check_choice("method", self.method, get_args(Method))
         check_choice("code_update", self.code_update, CODE_UPDATES)
         check_choice("gradient", self.gradient, GRADIENTS)
-        check_choice("lattice", self.lattice, LATTICES)
+        check_choice("lattice", self.lattice, get_args(Lattice))
         check_choice("metric", self.metric, stiefel.METRICS)
+        _check_flag("learn_group", self.learn_group)
 
     def resolve(self, n_components: int, n_images: int | None = None) -> Settings:
         """Return the settings with numbers in place of auto; ``n_images`` is None where nobody knows it."""
@@ -157,6 +155,11 @@ class Settings:
         return self.first_memory * (self.last_memory / self.first_memory) ** min(1.0, done / COOLED)
 
 
+def _check_flag(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        reject(name, "true or false", repr(value), "Write it without quotes.")
+
+
 def _usual_length(n_components: int) -> int:
     return min(IMAGES_PER_COMPONENT * n_components, MOST_IMAGES)
 
@@ -172,8 +175,7 @@ class EvaluationSettings:
     def __post_init__(self) -> None:
         check_choice("posterior", self.posterior, engine_names())
         check_count("n_grid", self.n_grid, 2)
-        if not isinstance(self.refine, bool):
-            reject("refine", "true or false", repr(self.refine), "Write it without quotes.")
+        _check_flag("refine", self.refine)
 
     def make_engine(self, model: Parameters) -> PoseEngine:
         """Return the engine for a model."""
@@ -195,10 +197,9 @@ class Recipe:
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
 
     def __post_init__(self) -> None:
-        check_choice("start", self.start, STARTS)
+        check_choice("start", self.start, get_args(Start))
         check_count("n_init", self.n_init)
-        if not isinstance(self.include_zero, bool):
-            reject("include_zero", "true or false", repr(self.include_zero), "Write it without quotes.")
+        _check_flag("include_zero", self.include_zero)
 
     def for_group(self, group: KnownGroup | Composition | None) -> Recipe:
         """Return the recipe for a group that is known, or to be learned."""
@@ -231,14 +232,12 @@ def load_recipe(name: str | Path = "best") -> Recipe:
     """Load a recipe that ships with the package, or any TOML file."""
     path = Path(str(name))  # a damaged model may name anything
     if str(name) in RECIPES:
-        text = (Path(__file__).parent / "recipes" / f"{name}.toml").read_text(encoding="utf-8")
-    elif path.suffix == ".toml" and path.is_file():
-        with refusing("a TOML file", name, "Save it as UTF-8.", (OSError, UnicodeDecodeError), "recipe"):
-            text = path.read_text(encoding="utf-8")
-    else:
+        path = Path(__file__).parent / "recipes" / f"{name}.toml"
+    elif path.suffix != ".toml" or not path.is_file():
         reject("recipe", "'best', 'paper' or the path of a .toml file", repr(str(name)), "Check the name.")
-    with refusing("a TOML file", name, "Correct that line.", tomllib.TOMLDecodeError, "recipe"):
-        return Recipe().with_values(_flatten(tomllib.loads(text)))
+    damaged = (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError)
+    with refusing("a TOML file", name, "Correct that line, and save the file as UTF-8.", damaged, "recipe"):
+        return Recipe().with_values(_flatten(tomllib.loads(path.read_text(encoding="utf-8"))))
 
 
 def parse_values(pairs: list[str]) -> dict[str, Any]:

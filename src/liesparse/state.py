@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, UInt8
@@ -20,29 +21,30 @@ from liesparse.parallel import ALONE, Group
 Batches = Iterator[Float[Tensor, "batch pixel"]]
 
 
-@runtime_checkable
-class BatchSource(Protocol):
+class BatchSource:
     """Where the batches of an epoch come from."""
 
-    n_batches: int | None  # in an epoch, where that is known
+    n_batches: int | None = None  # in an epoch, where that is known
 
     def epoch(self, generator: torch.Generator, *, skip: int = 0, group: Group = ALONE) -> Batches:
         """Yield this process's part of each unit-norm batch but the first ``skip``.
 
         An equal generator gives equal batches, however many processes share them; a part may be empty.
         """
+        raise NotImplementedError
 
     def fingerprint(self) -> str | None:
         """Return what tells these images from others, or None where nobody can know."""
+        return None
 
 
-class ShuffledArrays:
+class ShuffledArrays(BatchSource):
     """All images in memory, in a new random order in each epoch."""
 
     def __init__(self, images: Float[Tensor, "image pixel"], batch_size: int) -> None:
         self.images = check_unit_norm(check_images(images))
         self.batch_size = check_count("batch_size", batch_size)
-        self.n_batches: int | None = -(-len(images) // batch_size)
+        self.n_batches = -(-len(images) // batch_size)
 
     def epoch(self, generator: torch.Generator, *, skip: int = 0, group: Group = ALONE) -> Batches:
         """Yield the batches of one epoch; every process has all images, and knows the order of all."""
@@ -60,17 +62,15 @@ def is_stream(batches: Any) -> bool:
     return isinstance(batches, Iterator | torch.utils.data.DataLoader)
 
 
-class LoaderBatches:
+class LoaderBatches(BatchSource):
     """Batches from a DataLoader (in every epoch again) or from an iterator (once)."""
 
     def __init__(self, batches: Iterable[Any], prepare: Callable[[Any], Tensor]) -> None:
         self._batches, self._prepare = batches, prepare
         self._held: list[Tensor] = []  # read ahead from an iterator
         self.once = isinstance(batches, Iterator)
-        try:
-            self.n_batches: int | None = len(batches)  # type: ignore[arg-type]
-        except TypeError:  # an iterator, or a loader of an iterable data set
-            self.n_batches = None
+        with suppress(TypeError):  # an iterator, or a loader of an iterable data set
+            self.n_batches = len(batches)  # type: ignore[arg-type]
 
     def look_ahead(self, n_images: int) -> Tensor:
         """Return the first images, without taking them from the stream."""
@@ -92,9 +92,6 @@ class LoaderBatches:
         held, self._held = self._held, []
         batches = itertools.chain(held, map(self._ready, self._batches))
         yield from itertools.islice(batches, skip, None)
-
-    def fingerprint(self) -> None:
-        """Return nothing: what will come is not known."""
 
     def _ready(self, batch: Any) -> Tensor:
         return self._prepare(batch[0] if isinstance(batch, list | tuple) else batch)

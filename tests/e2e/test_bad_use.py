@@ -1,5 +1,6 @@
 """What the commands say of bad data, wrong use and a full disk: one line, and no half file."""
 
+import json
 import os
 import re
 import zipfile
@@ -114,7 +115,9 @@ def test_a_full_disk_leaves_no_half_file(tmp_path):
     assert done.returncode == 1, done.stderr
     assert "File too large" in done.stdout
     assert "Traceback" not in done.stderr
-    assert not [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    left = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    assert [path.name for path in left] == ["run.json"]  # how it was to be made, written as it began
+    assert json.loads(left[0].read_text())["data"] == "digits"
 
 
 def test_debug_shows_the_traceback(tmp_path):

@@ -1,6 +1,7 @@
 """Gradients of Φ and W against autograd and literal matrices; Algorithm 1 as a whole [Chau20, app. C]."""
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from liesparse.inference import GRADIENTS, expect_pose, parameter_gradients
 from liesparse.learning import LearningError, learn, resume, update
 from liesparse.model import compose, log_likelihood_given_pose, log_prior_poses, unit_columns
 from liesparse.posterior import GridEngine, ReferenceEngine, log_likelihood, pose_natural
-from liesparse.settings import METHODS, Settings
+from liesparse.settings import Method, Settings
 from liesparse.state import ShuffledArrays, State
 
 F64 = torch.float64
@@ -254,7 +255,7 @@ def test_rates_too_large_end_with_the_last_good_model(make_model, draw, monkeypa
     assert caught.value.last_good.dictionary.isfinite().all()
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", get_args(Method))
 def test_codes_that_are_all_zero_end_with_the_reason(make_model, draw, method):
     model = make_model(12, sparsity=1e6)
     images, _, _ = draw(model, batch=20)

@@ -166,9 +166,11 @@ def fake_commands(monkeypatch, programs):
     """Replace programs: each gets its folder and may write there; what it returns is its output."""
 
     def run(command, *, cwd, **_):
-        return subprocess.CompletedProcess(command, 0, programs[command[0]](cwd), b"")
+        assert command[0].endswith(".cmd")
+        return subprocess.CompletedProcess(command, 0, programs[command[0].removesuffix(".cmd")](cwd), b"")
 
-    monkeypatch.setattr(downloads.shutil, "which", lambda name: name if name in programs else None)
+    # A name alone does not start npm.cmd on Windows.
+    monkeypatch.setattr(downloads.shutil, "which", lambda name: f"{name}.cmd" if name in programs else None)
     monkeypatch.setattr(downloads.subprocess, "run", run)
 
 

@@ -59,6 +59,13 @@ def test_bad_files(tmp_path, text, message):
         load_recipe(path)
 
 
+@pytest.mark.usefixtures("without_type_checker")
+@pytest.mark.parametrize("name", ["include_zero", "learning.learn_group", "evaluation.refine"])
+def test_a_word_is_no_yes_or_no(name):
+    with pytest.raises(ValueError, match=r"expected true or false, got 'no'\. Write it without quotes"):
+        load_recipe("best").with_values(parse_values([f"{name}=no"]))
+
+
 def test_unknown_names():
     with pytest.raises(ValueError, match=r"recipe: expected 'best', 'paper' or the path of a .toml file, got 'other'"):
         load_recipe("other")

@@ -1,6 +1,7 @@
 """A contributor's own data set and transformation have a name that load_data and the command line know."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -87,6 +88,17 @@ def test_a_data_set_of_ones_own(tmp_path):
         load_data("bars:height=3")
     with pytest.raises(ValueError, match="Did you mean bars"):
         load_data("bar")
+
+
+def test_a_data_set_whose_images_have_names_of_their_own():
+    def load(*, n=None, n_test=None, seed=0):
+        data = load_bars(n=n, n_test=n_test, seed=seed)
+        return replace(data, test_names=tuple(f"bar/{name}.png" for name in data.test_names))
+
+    register_dataset("named-bars", load, size="40 of 6 × 8", where="here")
+    found = load_images("named-bars:n_test=3", (6, 8))
+    assert all(name.startswith("bar/") for name in found.files)
+    assert found.places.tolist() == [0, 1, 2]
 
 
 def test_a_transformation_of_ones_own(tmp_path):

@@ -160,6 +160,7 @@ def test_every_format_gives_the_same_images(tmp_path, kind, cache):
     torch.testing.assert_close(rows, unit(np.concatenate((images, images[:50]))))
     unpacked = list(cache.iterdir()) if cache.exists() else []
     assert len(unpacked) == (kind in ("compressed", "fortran", "parquet"))
+    assert shards.notes == ("greyed",) * (kind == "colour")  # also where the last file has no colours
     again = open_shards(tmp_path / "shards")  # now from what was unpacked
     assert again.fingerprint() == shards.fingerprint()
 

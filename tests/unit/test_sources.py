@@ -307,6 +307,7 @@ def test_images_to_use_are_all_of_a_path(tmp_path, kind):
     path = write(tmp_path, "npy" if kind == "shards" else kind, make_pixels())
     path = tmp_path if kind == "shards" else path
     assert len(load_images(str(path), (6, 6)).images) == 12
+    assert load_images(f"{path}:invert=yes", (6, 6)).preprocessing.invert  # so that others can turn them back
     with pytest.raises(ValueError, match=r"none that choose among its images, got n=5, seed=3\. Leave n, seed out\."):
         load_images(f"{path}:n=5,invert=yes,seed=3", (6, 6))
     with pytest.raises(ValueError, match="got n_test=5"):

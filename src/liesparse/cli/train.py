@@ -86,7 +86,7 @@ def _train(
     coder: LieSparseCoder, data: str, out: Path, *, resume: bool, data_dir: Path | None
 ) -> dict[str, Any] | None:
     """Learn and write a run; of several processes the first one does so, and has numbers to show."""
-    from liesparse import SparseCoder, checkpoint, parallel, run_directory, verdict
+    from liesparse import SparseCoder, checkpoint, files, parallel, run_directory, verdict
     from liesparse.data import load_data
 
     checkpoints = out / run_directory.CHECKPOINTS
@@ -105,7 +105,8 @@ def _train(
         if group.rank == 0 and (warning := verdict.warn_of_ground(loaded.train, loaded.image_shape)):
             console.print(warning, style="yellow")
         began = time.monotonic()
-        _learn(coder, loaded, group, lambda: run_directory.save_settings(out, _options(coder, data)))
+        # As soon as it learns, so that to continue it by other options can be refused.
+        _learn(coder, loaded, group, lambda: files.write_json(out / run_directory.SETTINGS, _options(coder, data)))
         if group.rank > 0:
             return None
         seconds = time.monotonic() - began

@@ -1,13 +1,11 @@
 """Images to learn from: made from embedded digits, MNIST and its like, or any file of images."""
 
-from liesparse.data.datasets import Dataset as Dataset
 from liesparse.data.datasets import LoadedData as LoadedData
 from liesparse.data.datasets import list_datasets as list_datasets
 from liesparse.data.datasets import load_mnist as load_mnist
 from liesparse.data.datasets import register_dataset as register_dataset
 from liesparse.data.datasets import register_transformation as register_transformation
 from liesparse.data.datasets import split_images as split_images
-from liesparse.data.downloads import cache_folder as cache_folder
 from liesparse.data.downloads import fetch as fetch
 from liesparse.data.loading import ImagesInOrder as ImagesInOrder
 from liesparse.data.loading import check_shape as check_shape

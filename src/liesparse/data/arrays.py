@@ -28,7 +28,7 @@ SUFFIXES = (".npy", ".npz", ".parquet")
 _MAX_BYTES = 16 * 2**30  # of a compressed array, which must be read whole
 _IDX_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _GZIP_MAGIC = b"\x1f\x8b"
-_MAX_DEFLATE_RATIO = 1040  # deflate cannot shrink further: a header that asks for more lies
+_MAX_RATIO = 1040  # deflate cannot shrink further: a header that asks for more lies
 _RATIO_FROM = 2**24  # bytes or values; below, a ratio does no harm
 _MAX_HEADER = 2**16  # bytes of a .npy header
 _LABEL_NAMES = ("labels", "label", "y", "targets")  # taken as labels unless told otherwise
@@ -81,7 +81,7 @@ class _Member(NamedTuple):
     @classmethod
     def open(cls, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Member:
         formats = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-        if info.file_size > max(_RATIO_FROM, _MAX_DEFLATE_RATIO * info.compress_size):
+        if info.file_size > max(_RATIO_FROM, _MAX_RATIO * info.compress_size):
             raise ValueError(f"{info.filename} would unpack to {info.file_size / 2**20:,.0f} MiB: a bomb")
         with archive.open(info) as file:
             start = io.BytesIO(file.read(_MAX_HEADER))
@@ -145,7 +145,7 @@ def read_idx(path: Path, *, argument: str = "data", kind: str = "images", n_axes
         offset, n_bytes = 4 + len(lengths), math.prod(shape) * dtype.itemsize
         if n_axes not in (None, len(shape)):
             raise ValueError(f"an array of shape {shape}")
-        if compressed and n_bytes > _MAX_DEFLATE_RATIO * size:
+        if compressed and n_bytes > _MAX_RATIO * size:
             raise ValueError("a header that promises more than the file can hold")
         content = stream.read(n_bytes + 1) if compressed else b""  # never more than promised
         held = len(content) if compressed else size - offset
@@ -162,7 +162,10 @@ def _read_parquet(path: Path, key: str | None, label_key: str | None, preprocess
         reject("data", "pyarrow to read parquet files", "none", "Install it: pip install 'liesparse[parquet]'.")
     refuse = refusing("a parquet file", path, "Write or fetch it anew.", (ArrowException, OSError, UnicodeError))
     with refuse, open_table(path) as table:
-        _check_size(table.n_rows, table.n_values, path)
+        packed = path.stat().st_size  # which tells apart only so many rows and numbers
+        if table.n_rows > max(_RATIO_FROM // 1024, packed) or table.n_values > max(_RATIO_FROM, _MAX_RATIO * packed):
+            got = f"{table.n_rows:,} rows and {table.n_values:,} values in the {packed:,} bytes of {path}"
+            reject("data", "a parquet file of images", got, "Use a file that you trust.")
         names, kinds = [name for name, _ in table.columns], dict(table.columns)
         images = [name for name, kind in table.columns if kind in ("pictures", "lists")]
         whole = [name for name, kind in table.columns if kind == "whole numbers"]
@@ -173,14 +176,6 @@ def _read_parquet(path: Path, key: str | None, label_key: str | None, preprocess
             return ImageArray(_numbers(batches, f"{column} of {path}"), labels, preprocessing)
         found = decode_all(_encoded(batches, f"{column} of {path}"), preprocessing, str(path))
         return found._replace(labels=labels)
-
-
-def _check_size(n_rows: int, n_values: int, path: Path) -> None:
-    """Refuse a parquet file of far more rows or numbers than its bytes can tell apart, before any is read."""
-    packed = path.stat().st_size
-    if n_rows > max(_RATIO_FROM // 1024, packed) or n_values > max(_RATIO_FROM, _MAX_DEFLATE_RATIO * packed):
-        got = f"{n_rows:,} rows and {n_values:,} values in the {packed:,} bytes of {path}"
-        reject("data", "a parquet file of images", got, "Use a file that you trust.")
 
 
 def _encoded(batches: Iterator[Any], where: str) -> Iterator[tuple[str, bytes]]:

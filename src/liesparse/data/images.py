@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,12 +23,10 @@ FITS = {
     "pad": "padded by the colour of their edge to keep the aspect",
     "stretch": "stretched",
 }
+CHOICES = {"fit": tuple(FITS), "ground": ("keep", "subtract")}  # of the parameters that are words
 _SHARE, _MOST = 0.1, 10_000  # held out for the test, unless asked otherwise
 Pixels = NDArray[Any] | list[NDArray[Any]]  # one array (perhaps memory-mapped), or one array for each image
 Numbers = NDArray[np.int64]
-
-
-GROUNDS = ("keep", "subtract")
 
 
 class Preprocessing(NamedTuple):
@@ -129,41 +127,38 @@ class ImageSet:
     array: ImageArray
     image_shape: tuple[int, ...]  # (height, width), or (height, width, 3) with colours
     places: Numbers  # in the file, of the images that are not blank, in order
+    n_blank: int  # in the file
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.places)
 
-    @property
-    def n_blank(self) -> int:
-        """Return how many images were skipped."""
-        return len(self.array.pixels) - len(self)
-
-    def rows(self, numbers: Numbers) -> Float[Tensor, "image pixel"]:
-        """Read some images as unit-norm float32 rows."""
-        found, pixels = torch.empty(len(numbers), math.prod(self.image_shape)), self.array.pixels
+    def rows(self) -> Float[Tensor, "image pixel"]:
+        """Read the images as unit-norm float32 rows."""
+        found, pixels = torch.empty(len(self), math.prod(self.image_shape)), self.array.pixels
         step = chunk_size(pixels[0].shape)
-        for begin in range(0, len(numbers), step):
-            places = self.places[numbers[begin : begin + step]]
+        for begin in range(0, len(self), step):
+            places = self.places[begin : begin + step]
             images = [pixels[place] for place in places] if isinstance(pixels, list) else pixels[places]
             found[begin : begin + step] = unit_rows(images, self.array.preprocessing).float()
         return found
 
-    def labels(self, numbers: Numbers) -> Int[Tensor, " image"] | None:
-        """Return the labels of some images, if there are any."""
+    def labels(self) -> Int[Tensor, " image"] | None:
+        """Return the labels, if there are any."""
         if self.array.labels is None:
             return None
-        return torch.from_numpy(np.asarray(self.array.labels)[self.places[numbers]].astype(np.int64))
+        return torch.from_numpy(np.asarray(self.array.labels)[self.places].astype(np.int64))
 
-    def names(self, numbers: Numbers) -> tuple[str, ...]:
-        """Return the file of each of some images, or its number where one file holds all of them."""
-        places, width = self.places[numbers], len(str(len(self.array.pixels)))
-        return tuple(self.array.files[place] if self.array.files else f"{place:0{width}d}" for place in places)
+    def names(self) -> tuple[str, ...]:
+        """Return the file of each image, or its number where one file holds all of them."""
+        width = len(str(len(self.array.pixels)))
+        return tuple(self.array.files[place] if self.array.files else f"{place:0{width}d}" for place in self.places)
 
-    def draw(self, counts: Sequence[int], seed: int) -> list[Numbers]:
-        """Draw so many numbers for each part, each in the order of the file, which reads fastest."""
+    def draw(self, counts: Sequence[int], seed: int) -> list[ImageSet]:
+        """Draw so many images for each part, each in the order of the file, which reads fastest."""
         order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed)).numpy()
-        return [np.sort(part) for part in np.split(order, np.cumsum(counts))[:-1]]
+        parts = np.split(order, np.cumsum(counts))[:-1]
+        return [replace(self, places=self.places[np.sort(part)]) for part in parts]
 
 
 def count_parts(n_images: int, n: int | None, n_test: int | None) -> tuple[int, int]:
@@ -182,7 +177,8 @@ def check_array(array: ImageArray, where: str, *, least: int = 2) -> ImageSet:
     image_shape, notes = check_pixels(pixels, array.preprocessing, where)
     shape = np.shape(pixels[:1])[1:]
     seen = find_seen(lambda begin, end: pixels[begin:end], len(pixels), shape, array.preprocessing, where)
-    found = ImageSet(where, array, image_shape, np.flatnonzero(seen), array.notes + notes)
+    places = np.flatnonzero(seen)
+    found = ImageSet(where, array, image_shape, places, len(seen) - len(places), array.notes + notes)
     if len(found) < least:
         both = ", one to learn from and one to test" if least > 1 else ""
         got = f"{len(found)} in {where} ({found.n_blank} blank)"

@@ -10,7 +10,6 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -23,7 +22,7 @@ from liesparse._checks import check_choice, check_count, check_real, count, refu
 from liesparse.data import arrays, pictures
 from liesparse.data.datasets import COUNTS, DATASETS, LoadedData, hold_out
 from liesparse.data.downloads import Folder
-from liesparse.data.images import FITS, GROUNDS, ImageArray, ImageSet, Preprocessing, check_array
+from liesparse.data.images import CHOICES, ImageArray, ImageSet, Preprocessing, check_array
 from liesparse.data.shards import Shards, list_shards, open_shards
 from liesparse.parallel import ALONE, Group
 
@@ -105,9 +104,9 @@ def load_data(
     streamed = size > STREAM_FROM if values["stream"] is None else values["stream"]
     how = "streamed" if streamed else "in memory"
     notes = (*images.notes, f"{len(images.files):,} shards, {how} ({size / 2**20:,.0f} MiB)")
-    rows = train.sample(N_SAMPLE) if streamed else train.rows(np.arange(len(train)))
-    found = LoadedData(images.name, rows, test, images.image_shape, n_blank=images.n_blank, notes=notes)
-    return replace(found, stream=train) if streamed else found
+    rows = train.sample(N_SAMPLE) if streamed else train.rows()
+    stream = train if streamed else None
+    return LoadedData(images.name, rows, test, images.image_shape, n_blank=images.n_blank, notes=notes, stream=stream)
 
 
 def load_images(
@@ -123,7 +122,8 @@ def load_images(
         few: dict[str, Any] = {"n": 1, "n_test": given.get("n_test", given["n"])} if "n" in given else {}
         loaded = check_shape(load_data(spec, data_dir=data_dir, download=download, **few), image_shape)
         names = loaded.test_names or tuple(f"test-{place:06d}" for place in range(len(loaded.test)))
-        places = np.array([int(name.removeprefix("test-")) for name in names], dtype=np.int64)
+        numbers = [name.removeprefix("test-") for name in names]
+        places = np.array([int(number) if number.isdecimal() else place for place, number in enumerate(numbers)])
         labels = _label_names(loaded.test_labels, loaded.label_names)
         return ImagesInOrder(head, loaded.test, places, loaded.n_blank, loaded.notes, names, labels)
     path = _find_path(head)
@@ -133,13 +133,12 @@ def load_images(
         reject(f"parameters of {path}", "none that choose among its images", got, f"Leave {', '.join(extra)} out.")
     kept = {"colour": "yes"} if len(image_shape) == 3 else {}
     opened, values = _open_path(path, kept | given, least=1)
-    images, preprocessing = check_shape(opened, image_shape), _preprocessing(values)
-    every = np.arange(len(images))
-    found = ImagesInOrder(images.name, images.rows(every), images.places, images.n_blank, images.notes, ())
-    if not isinstance(images, ImageSet):
-        return found._replace(names=tuple(f"{place:06d}" for place in images.places))
-    labels = _label_names(images.labels(every), images.array.label_names)
-    return found._replace(names=images.names(every), labels=labels, preprocessing=preprocessing)
+    images = check_shape(opened, image_shape)
+    names, labels = tuple(f"{place:06d}" for place in images.places), ()
+    if isinstance(images, ImageSet):
+        names, labels = images.names(), _label_names(images.labels(), images.array.label_names)
+    said = images.n_blank, images.notes, names, labels, _preprocessing(values)
+    return ImagesInOrder(images.name, images.rows(), images.places, *said)
 
 
 def _label_names(labels: Tensor | None, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -220,12 +219,12 @@ def parse_spec(spec: str) -> Spec:
     head, _, tail = spec.rpartition(":")
     if not head or not _PAIRS.fullmatch(tail):
         return Spec(spec, {})
-    pairs = [pair.split("=") for pair in tail.split(",")]
-    keys = [key for key, _ in pairs]
-    for key in keys:
-        if keys.count(key) > 1:
+    parameters: dict[str, str] = {}
+    for key, text in (pair.split("=") for pair in tail.split(",")):
+        if key in parameters:
             reject(key, "each parameter once", f"{key} twice in {spec}", "Remove one.")
-    return Spec(head, dict(pairs))
+        parameters[key] = text
+    return Spec(head, parameters)
 
 
 def _read_parameters(owner: str, defaults: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
@@ -243,10 +242,8 @@ def _read(key: str, text: str, default: Any) -> Any:
             reject(key, "a side such as 28, or height and width such as 28x20", repr(text), f"Pass {key}=28.")
         height, _, width = text.partition("x")
         return int(height), int(width or height)
-    if key == "fit":
-        return check_choice(key, text, tuple(FITS))
-    if key == "ground":
-        return check_choice(key, text, GROUNDS)
+    if key in CHOICES:
+        return check_choice(key, text, CHOICES[key])
     if key == "stream" or isinstance(default, bool):
         if text.lower() not in _FLAGS:
             reject(key, "yes or no", repr(text), f"Pass {key}=yes or {key}=no.")
@@ -261,6 +258,4 @@ def _read(key: str, text: str, default: Any) -> Any:
             return check_real(key, float(text))
         except ValueError:
             reject(key, "a finite number", repr(text), f"Pass {key}=1.5.")
-    if not text:
-        reject(key, "a name", "nothing", f"Pass {key}=NAME, or leave it out.")
     return text

@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -26,26 +26,24 @@ class Table(NamedTuple):
     n_rows: int
     n_values: int  # in its longest column
     columns: list[tuple[str, str]]  # the name and the kind of each
-    pipes: tuple[IO[bytes], IO[bytes]]  # to the process that reads, and from it
-
-    def read(self, name: str) -> Any:
-        """Return the batches of the first column of this name; they must be read before the next column is."""
-        from pyarrow.ipc import open_stream
-
-        self.pipes[0].write(b"%d\n" % [name for name, _ in self.columns].index(name))
-        self.pipes[0].flush()
-        return open_stream(self.pipes[1])
+    read: Callable[[str], Any]  # gives batches of the first column of a name; to be read before the next column is
 
 
 @contextmanager
 def open_table(path: Path) -> Iterator[Table]:
     """Read a parquet file in another process; where that ends early, raise an OSError with its last words."""
     from pyarrow import ArrowException
+    from pyarrow.ipc import open_stream
+
+    def read(name: str) -> Any:
+        process.stdin.write(b"%d\n" % [name for name, _ in columns].index(name))
+        process.stdin.flush()
+        return open_stream(process.stdout)
 
     with tempfile.TemporaryFile() as words, _start(path, words) as process:
         try:
             n_rows, n_values, columns = json.loads(process.stdout.readline())
-            yield Table(n_rows, n_values, columns, (process.stdin, process.stdout))
+            yield Table(n_rows, n_values, columns, read)
         except (ArrowException, OSError, json.JSONDecodeError) as error:
             process.stdout.close()
             with suppress(OSError):
@@ -69,9 +67,8 @@ def kind_of(column: Any) -> str:
     """Tell what a column may hold by its type."""
     from pyarrow import types
 
-    if types.is_struct(column) and column.get_field_index("bytes") >= 0:
-        return "pictures"
-    if types.is_binary(column) or types.is_large_binary(column):
+    holder = types.is_struct(column) and column.get_field_index("bytes") >= 0
+    if holder or types.is_binary(column) or types.is_large_binary(column):
         return "pictures"
     if types.is_list(column) or types.is_large_list(column) or types.is_fixed_size_list(column):
         return "lists"

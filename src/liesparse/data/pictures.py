@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from liesparse._checks import listed, refusing, reject
-from liesparse.data.images import ImageArray, Preprocessing, reframe
+from liesparse.data.images import ImageArray, Preprocessing, edge_colour, reframe
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm", ".pbm")
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")  # none that runs another program
@@ -113,21 +113,19 @@ def _check_archive(path: Path, n_members: int, sizes: list[int]) -> None:
 
 
 def move_picture(
-    pixels: NDArray[Any], matrix: NDArray[np.floating], shape: tuple[int, ...], frame: tuple[int, int] | None = None
+    pixels: NDArray[Any], matrix: NDArray[np.floating], shape: tuple[int, ...], frame: tuple[int, int]
 ) -> NDArray[Any]:
     """Show a picture so that each place p, from its centre, shows what was at ``matrix @ p``; beyond, its edge colour.
 
-    The matrix counts in pixels of images of some ``shape``, which show this ``frame`` of the picture, or all of it.
+    The matrix counts in pixels of images of some ``shape``, which show this ``frame`` of the picture.
     """
     from PIL import Image
 
     height, width = pixels.shape[:2]
-    tall, wide = frame or (height, width)
-    size, centre = np.diag([wide / shape[1], tall / shape[0], 1]), np.eye(3)
+    size, centre = np.diag([frame[1] / shape[1], frame[0] / shape[0], 1]), np.eye(3)
     centre[:2, 2] = width / 2, height / 2
     whole = centre @ size @ matrix @ np.linalg.inv(size) @ np.linalg.inv(centre)
-    edge = np.concatenate((pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]))
-    fill = np.median(edge, axis=0).astype(pixels.dtype).tolist()  # a number, or one for each colour
+    fill: Any = edge_colour(torch.tensor(pixels[None]))[0].tolist()  # a number, or one for each colour
     affine = tuple(whole[:2].flatten().tolist())
     picture, how = Image.fromarray(pixels), (Image.Transform.AFFINE, affine, Image.Resampling.BICUBIC)
     return np.asarray(picture.transform((width, height), *how, fillcolor=tuple(fill) if pixels.ndim == 3 else fill))
@@ -135,11 +133,10 @@ def move_picture(
 
 def read_picture(path: Path) -> NDArray[Any]:
     """Read one picture as it is: in its own size, and neither inverted nor greyed."""
-    small = Preprocessing((1, 1), colour=True)  # what a model could hold is no concern here
     picture = _open(path.read_bytes(), str(path))
     if picture is None:
         _reject_large([str(path)])
-    pixels, coloured = _decode(picture, str(path), small)
+    pixels, coloured = _decode(picture, str(path), colour=True)
     return pixels if coloured else pixels[..., 0]
 
 
@@ -152,9 +149,10 @@ def decode_all(pictures: Iterable[tuple[str, bytes]], preprocessing: Preprocessi
         picture = _open(content, name)
         if picture is None:
             too_large.append(name)
-        if picture is None or too_large:  # look for others that are, so that all can be named
+        if too_large:  # look for others that are, so that all can be named
             continue
-        pixels, coloured = _decode(picture, name, preprocessing)
+        preprocessing.shape(picture.height, picture.width, name)  # before anything is decompressed
+        pixels, coloured = _decode(picture, name, preprocessing.colour)
         n_coloured += coloured
         height, width = pixels.shape[:2]
         sizes.add((height, width))
@@ -197,14 +195,6 @@ def _reject_large(names: Sequence[str]) -> Never:
     reject("data", f"pictures of at most {MAX_SOURCE_PIXELS:,} pixels", got, "Shrink or remove them.")
 
 
-def _decode(picture: Any, name: str, preprocessing: Preprocessing) -> tuple[NDArray[Any], bool]:
-    """Return the pixels, (height, width) or (height, width, 3), and whether the picture had colours."""
-    with picture:
-        preprocessing.shape(picture.height, picture.width, name)  # before anything is decompressed
-        with _readable(name):
-            return _to_pixels(picture, preprocessing.colour)
-
-
 @contextmanager
 def _readable(name: str) -> Iterator[None]:
     """Reject a picture for what Pillow raises: almost anything. Odd metadata is no concern of ours."""
@@ -216,23 +206,27 @@ def _readable(name: str) -> Iterator[None]:
         yield
 
 
-def _to_pixels(picture: Any, colour: bool) -> tuple[NDArray[Any], bool]:
-    """Turn as the camera was held, put on white where transparent, and grey unless colours are to be kept."""
+def _decode(picture: Any, name: str, colour: bool) -> tuple[NDArray[Any], bool]:
+    """Turn as the camera was held, put on white where transparent, and grey unless colours are to be kept.
+
+    Returned are the pixels, (height, width) or (height, width, 3), and whether the picture had colours.
+    """
     from PIL import Image, ImageOps
 
-    ImageOps.exif_transpose(picture, in_place=True)
-    if picture.mode in ("I", "F") or picture.mode.startswith("I;16"):
-        deep = np.asarray(picture).astype(np.float32)
-        return np.stack([deep] * 3, axis=-1) if colour else deep, False
-    (width, height), transparent = picture.size, picture.has_transparency_data
-    found = np.empty((height, width, *(3,) * colour), np.uint8)
-    for top, end in _strips(height, width):
-        strip = picture.crop((0, top, width, end))
-        if transparent:
-            strip = strip.convert("RGBA")
-            strip = Image.alpha_composite(Image.new("RGBA", strip.size, "white"), strip)
-        found[top:end] = np.asarray(strip.convert("RGB" if colour else "L"))
-    return found, picture.mode not in _GREY_MODES
+    with picture, _readable(name):
+        ImageOps.exif_transpose(picture, in_place=True)
+        if picture.mode in ("I", "F") or picture.mode.startswith("I;16"):
+            deep = np.asarray(picture).astype(np.float32)
+            return np.stack([deep] * 3, axis=-1) if colour else deep, False
+        (width, height), transparent = picture.size, picture.has_transparency_data
+        found = np.empty((height, width, *(3,) * colour), np.uint8)
+        for top, end in _strips(height, width):
+            strip = picture.crop((0, top, width, end))
+            if transparent:
+                strip = strip.convert("RGBA")
+                strip = Image.alpha_composite(Image.new("RGBA", strip.size, "white"), strip)
+            found[top:end] = np.asarray(strip.convert("RGB" if colour else "L"))
+        return found, picture.mode not in _GREY_MODES
 
 
 def _fit(pixels: NDArray[Any], preprocessing: Preprocessing) -> NDArray[np.float32]:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import hashlib
 import math
 import signal
-from collections import ChainMap
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -39,6 +38,7 @@ from liesparse.data.images import Numbers, Preprocessing, check_pixels, chunk_si
 from liesparse.data.pictures import find_pictures
 from liesparse.files import write_atomically
 from liesparse.parallel import ALONE, Group
+from liesparse.state import BatchSource
 
 BLOCK = 32  # images that lie together and are read together
 LANES = 64  # as many processes at most
@@ -108,8 +108,9 @@ class Shards:
             digest.update(np.packbits(file.kept).tobytes())
         return digest.hexdigest()
 
-    def rows(self, numbers: Numbers, dtype: torch.dtype = torch.float32) -> Float[Tensor, "image pixel"]:
-        """Read some images, each block once."""
+    def rows(self, numbers: Numbers | None = None, dtype: torch.dtype = torch.float32) -> Float[Tensor, "image pixel"]:
+        """Read some images, or all of them, each block once."""
+        numbers = np.arange(len(self)) if numbers is None else numbers
         found = torch.empty(len(numbers), math.prod(self.image_shape), dtype=dtype)
         if torch.utils.data.get_worker_info() is not None:
             found.share_memory_()  # where it has to go: no copy
@@ -177,11 +178,12 @@ def open_shards(
     for path in list_shards(folder):
         digest = _digest(path)
         pixels, left = _open(path, key, preprocessing or Preprocessing(), digest)
-        shape, notes = check_pixels(pixels, left, str(path))
+        shape, told = check_pixels(pixels, left, str(path))
+        notes = tuple(dict.fromkeys(notes + told))
         image_shape = image_shape or shape
         if shape != image_shape:
-            told, wanted = (" × ".join(map(str, size)) for size in (shape, image_shape))
-            reject("data", f"images of one size ({wanted})", f"{told} in {path}", "Pass size=N.")
+            other, wanted = (" × ".join(map(str, size)) for size in (shape, image_shape))
+            reject("data", f"images of one size ({wanted})", f"{other} in {path}", "Pass size=N.")
         kept = np.zeros(-(-len(pixels) // BLOCK) * BLOCK, dtype=bool)
         plain = Path(str(pixels.filename))
         files.append(Shard(path, plain, pixels.offset, pixels.dtype, pixels.shape[1:], left, digest, len(pixels), kept))
@@ -194,16 +196,15 @@ def open_shards(
 
 def _look_through(files: list[Shard], group: Group) -> tuple[Shard, ...]:
     """Find the images that are not blank; several processes share the files, and tell each other what they saw."""
-    own = range(group.rank, len(files), group.size)
-    for file in (files[number] for number in own):
-        seen = find_seen(file.read, file.n_images, file.shape, file.preprocessing, str(file.path))
-        file.kept[: file.n_images] = seen
+    own = files[group.rank :: group.size]
+    for file in own:
+        file.kept[: file.n_images] = find_seen(file.read, file.n_images, file.shape, file.preprocessing, str(file.path))
     # The others may take longer than a message may, and on other machines there may be other files.
     if not group.all_equal(" ".join(f"{file.path.name} {file.digest} {file.n_images}" for file in files)):
         fix = "Give every machine the same files."
         reject("data", "the same files in every process", "others in some of them", fix)
-    kept = ChainMap(*group.gather_objects({number: files[number].kept for number in own}))
-    return tuple(file._replace(kept=kept[number]) for number, file in enumerate(files))
+    kept = group.gather_objects([file.kept for file in own])
+    return tuple(file._replace(kept=kept[n % group.size][n // group.size]) for n, file in enumerate(files))
 
 
 def _open(
@@ -269,7 +270,7 @@ class Rounds(Dataset[Tensor | str]):
             return f"No room for images on their way from the reader ({error}). Free memory, or enlarge /dev/shm."
 
 
-class ShardBatches:
+class ShardBatches(BatchSource):
     """Batches from shards for :func:`liesparse.learning.resume`, read by worker processes (0: by this one)."""
 
     def __init__(
@@ -278,7 +279,7 @@ class ShardBatches:
         self.shards, self.dtype = shards, dtype
         self.batch_size = check_count("batch_size", batch_size)
         self.n_workers = check_count("n_workers", n_workers, 0)
-        self.n_batches: int | None = math.ceil(len(shards) / batch_size)
+        self.n_batches = math.ceil(len(shards) / batch_size)
 
     def fingerprint(self) -> str:
         """Return what tells these images from others."""
@@ -298,15 +299,14 @@ class ShardBatches:
             return place // LANES * len(lanes) + len(range(group.rank, place % LANES, group.size))
 
         coming = self._read_ahead(rounds, range(first, math.ceil(len(self.shards) / ROUND)))
-        held, place = next(coming), own(skip * self.batch_size) - own(first * ROUND)  # the next is held[place]
+        held = next(coming)[own(skip * self.batch_size) - own(first * ROUND) :]
         for batch in range(skip, math.ceil(len(self.shards) / self.batch_size)):
             wanted = own(min((batch + 1) * self.batch_size, len(self.shards))) - own(batch * self.batch_size)
-            parts = [held[place : place + wanted]]
-            place += wanted
-            while place > len(held):  # the rest is in the next round
-                place, held = place - len(held), next(coming)
-                parts.append(held[:place])
-            yield parts[0] if len(parts) == 1 else torch.cat(parts)
+            part, held = held[:wanted], held[wanted:]
+            while len(part) < wanted:  # the rest is in the next round
+                held, missing = next(coming), wanted - len(part)
+                part, held = torch.cat((part, held[:missing])), held[missing:]
+            yield part
 
     def _read_ahead(self, rounds: Rounds, numbers: range) -> Iterator[Tensor]:
         random = torch.Generator()  # else the loader would draw from everybody's

@@ -56,9 +56,8 @@ def translations(
     one side entering on the other if ``wrap``. ``factors`` are the shifts to the right and down.
     """
     check_real("max_shift", max_shift, minimum=0)
-    shifts = max_shift * (
-        2 * torch.rand(check_count("n_images", n_images, maximum=MOST_IMAGES), 2, generator=generator) - 1
-    )
+    check_count("n_images", n_images, maximum=MOST_IMAGES)
+    shifts = max_shift * (2 * torch.rand(n_images, 2, generator=generator) - 1)
     factors = {"shift_x": shifts[:, 0], "shift_y": shifts[:, 1]}
     return warp(torch.eye(2).expand(n_images, 2, 2), shifts, factors, sources, wrap=wrap)
 
