@@ -139,8 +139,9 @@ def infer_codes(
         variance=parameters.noise_std**2,
         exact=gradient == "exact",
         subgradient=update == "subgradient",
+        turn=parameters.turn,
     )
-    return engine.find_codes(start, ascent, parameters.turn)
+    return engine.find_codes(start, ascent)
 
 
 @full_precision

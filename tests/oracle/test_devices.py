@@ -100,13 +100,13 @@ def test_moments_densities_and_poses_are_found_where_the_images_are(there):
     with Watch() as seen:
         natural = pose_natural(model, images, codes)
         found = engine.moments(natural)
-        density = engine.density(natural)
+        values = engine.values(natural)
         likelihood = log_likelihood(model, images, codes, engine)
     assert seen.places == {"meta"}
     assert not seen.copied
     assert (found.rotation.device, found.rotation.shape) == (META, natural.shape)
     assert (found.log_partition.device, found.log_partition.shape) == (META, (BATCH,))
-    assert (density.shape, likelihood.shape) == ((BATCH, 12, 12), (BATCH,))
+    assert (values.shape, likelihood.shape) == ((BATCH, 12 * 12), (BATCH,))
 
 
 def test_poses_take_only_the_frequencies_and_the_grid_along(there):

@@ -275,7 +275,7 @@ def test_the_posterior_as_an_object_uses_draws_where_a_cube_would_be_too_fine():
     posterior = TorusPosterior(natural, frequencies)
     assert isinstance(posterior._engine, SamplingEngine)
     grid = GridEngine(frequencies, 110, dtype=F64)
-    points, weights = grid.points, grid.probabilities(natural.double())
+    points, weights = grid.points, torch.softmax(grid.values(natural.double()), dim=1)
     mean = torch.atan2(weights @ points.sin(), weights @ points.cos())
     apart = torus.wrap(points - mean[:, None])
     covariance = torch.einsum("bp,bpi,bpj->bij", weights, apart, apart)

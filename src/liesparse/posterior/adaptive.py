@@ -57,7 +57,7 @@ class _Need(NamedTuple):
 class AdaptiveEngine(GridEngine):
     """Quadrature as fine as each posterior needs, where its mass is.
 
-    ``n_grid`` concerns only the methods that return values on a grid, such as ``density``.
+    ``n_grid`` concerns only the methods that return values on a grid, such as ``nodes``.
     """
 
     def __init__(

@@ -16,6 +16,7 @@ Poses = Float[Tensor, "batch torus"]
 PosesOfModes = Float[Tensor, "batch mode torus"]
 Codes = Float[Tensor, "batch component"]
 PerImage = Float[Tensor, " batch"]
+Turn = Float[Tensor, "outer_column column"]  # M = W₂ᵀW, which leads from planes of W to those of an outer group
 
 N_STEPS = 12  # Newton steps; they converge in about half as many
 ARRIVED = 0.2  # nats left to climb from which a start stands on a mode of its own
@@ -47,6 +48,7 @@ class Ascent(NamedTuple):
     variance: float
     exact: bool  # gradient of the likelihood, else the approximate one
     subgradient: bool  # of the sparsity with sign(0) = 0, else a proximal step
+    turn: Turn | None = None  # M, where there is an outer group
 
     def climb(self, codes: Codes, expect_rotation: Callable[[Natural], Natural]) -> Codes:
         """Return the codes after all steps, where ``expect_rotation`` gives R̄ [Chau20, Algorithm 1 lines 4-9].

@@ -18,7 +18,7 @@ from liesparse import torus
 from liesparse._checks import reject
 from liesparse.posterior.ascent import Ascent, Codes, Modes, PerImage, Poses, PosesOfModes, fista
 from liesparse.posterior.base import Engine
-from liesparse.posterior.interface import Evidence, Planes, PoseEngine, PoseExpectation, Seen, Turn
+from liesparse.posterior.interface import Evidence, Planes, PoseEngine, PoseExpectation, Seen
 from liesparse.torus import Frequencies
 
 COARSE = {1: 32, 2: 16}  # points of each inner axis at which every image is looked at, by the number of these axes
@@ -181,19 +181,19 @@ class CompositeEngine(PoseEngine):
         """Return the log of the integral over both poses, whose prior is uniform."""
         return self.expect(evidence).log_partition - self.torus_dim * math.log(2 * math.pi)
 
-    def find_codes(self, codes: Codes, ascent: Ascent, turn: Turn | None) -> Codes:
+    def find_codes(self, codes: Codes, ascent: Ascent) -> Codes:
         """Return the codes after all steps of FISTA: the first with all points, then with ever fewer and finer ones."""
         parts = zip(codes.split(self.at_once), ascent.image_planes.split(self.at_once), strict=True)
-        return torch.cat([self._find_codes(each, ascent._replace(image_planes=rows), turn) for each, rows in parts])
+        return torch.cat([self._find_codes(each, ascent._replace(image_planes=rows)) for each, rows in parts])
 
-    def _find_codes(self, codes: Codes, ascent: Ascent, turn: Turn | None) -> Codes:
+    def _find_codes(self, codes: Codes, ascent: Ascent) -> Codes:
         noise_std, atoms = math.sqrt(ascent.variance), ascent.dictionary_planes.flatten(1)
         points, n_done = self._points[None], 0
 
         def advance(codes: Codes) -> Codes:
             nonlocal points, n_done
             shape = (codes @ atoms).unflatten(1, (-1, 2))
-            evidence = Evidence(shape, ascent.image_planes, noise_std, ascent.pose_prior, turn)
+            evidence = Evidence(shape, ascent.image_planes, noise_std, ascent.pose_prior, ascent.turn)
             sums = self.at(evidence, points)
             left = sums.back(evidence.image) - (sums.shapes if ascent.exact else sums.damped)
             residual = self._turn_back(evidence, sums.weights * left, sums)

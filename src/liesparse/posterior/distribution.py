@@ -195,8 +195,11 @@ class TorusPosterior(PosePosterior):
         if isinstance(self._engine, GridEngine):
             n_fine = n_grid * max(1, math.ceil(self._engine.n_grid / n_grid))
             engine = GridEngine(self.frequencies, n_fine, dtype=torch.float64)
-            rows = [engine.marginal(natural[None], axis) for natural in self._seen_from_minus_pi]
-            return torch.cat(rows)[:, :: n_fine // n_grid]
+            rows = []
+            for natural in self._seen_from_minus_pi:  # one by one, as the grid may be large
+                masses = torch.softmax(engine.values(natural[None])[0], dim=0).view([n_fine] * self.torus_dim)
+                rows.append(masses.movedim(axis, 0).reshape(n_fine, -1).sum(dim=1))
+            return torch.stack(rows)[:, :: n_fine // n_grid] * n_fine / (2 * math.pi)
         return torch.cat([self._blur(points[..., axis], weights, n_grid) for _, weights, points in self._weights()])
 
     def sample(self, k: int, *, generator: torch.Generator | None = None) -> Float[Tensor, "batch k torus"]:

@@ -15,12 +15,11 @@ from torch import Tensor
 from liesparse import torus
 from liesparse._checks import check_images, reject
 from liesparse.model import Codes, Images, Parameters, compose
-from liesparse.posterior.ascent import Ascent, Modes, Natural, PerImage, Poses
+from liesparse.posterior.ascent import Ascent, Modes, Natural, PerImage, Poses, Turn
 from liesparse.torus import Frequencies
 
 Planes = Float[Tensor, "#batch irrep 2"]  # of shapes; one may be for all images
 Seen = Float[Tensor, "batch seen_irrep 2"]  # of images: in the planes of the outer group, where there is one
-Turn = Float[Tensor, "outer_column column"]
 
 
 class Evidence(NamedTuple):
@@ -45,8 +44,8 @@ class Evidence(NamedTuple):
 
     @property
     def natural(self) -> torus.Planes:
-        """η̂ of the posterior of one torus [Chau20, app. B]."""
-        return natural_parameters(self.shape, self.image, self.noise_std, self.prior)
+        """η̂ = η + (u₁v₁ + u₂v₂, u₁v₂ - u₂v₁)/σ² for each plane of one torus [Chau20, app. B]."""
+        return self.prior + torus.apply_mean_rotation_transposed(self.image, self.shape) / self.noise_std**2
 
     def show(self, planes: Float[Tensor, "*batch irrep 2"]) -> Float[Tensor, "*batch seen_irrep 2"]:
         """Return Mu: shapes as images are seen."""
@@ -116,23 +115,13 @@ class PoseEngine(ABC):
         """Return the most probable pose of each image, or the best of the engine's own points."""
 
     @abstractmethod
-    def find_codes(self, codes: Codes, ascent: Ascent, turn: Turn | None) -> Codes:
+    def find_codes(self, codes: Codes, ascent: Ascent) -> Codes:
         """Return the codes after all steps of FISTA; they carry no gradient [Chau20, app. D]."""
 
     def carry(self, evidence: Evidence) -> tuple[Seen, Planes]:
         """Return E[T]u and E[T]ᵀv, perhaps more roughly than :meth:`expect`: for the many pairs of a sort."""
         found = self.expect(evidence)
         return found.moved, found.returned
-
-
-def natural_parameters(
-    shape_planes: torus.Planes, image_planes: torus.Planes, noise_std: float, pose_prior: Float[Tensor, "irrep 2"]
-) -> torus.Planes:
-    """Return η̂ = η + (u₁v₁ + u₂v₂, u₁v₂ - u₂v₁)/σ² for each plane [Chau20, app. B].
-
-    u are the planes of the untransformed shape WᵀΦα, v those of the image WᵀI.
-    """
-    return pose_prior + torus.apply_mean_rotation_transposed(image_planes, shape_planes) / noise_std**2
 
 
 def pose_natural(parameters: Parameters, images: Images, codes: Codes) -> Natural:

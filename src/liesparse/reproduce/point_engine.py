@@ -34,7 +34,7 @@ class PointEngine(GridEngine):
         rotation = torus.features(torus.phases(self.frequencies, poses))
         return Moments((natural * rotation).sum(dim=(1, 2)), rotation)
 
-    def ascend(self, codes: Codes, ascent: Ascent) -> Codes:
+    def find_codes(self, codes: Codes, ascent: Ascent) -> Codes:
         """Climb codes and pose together."""
         self._poses = None
         if self.n_starts is None:

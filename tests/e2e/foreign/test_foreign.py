@@ -124,7 +124,7 @@ def test_the_arm_library_gives_torchs_numbers(programs, make_model, draw, tmp_pa
     truth = engine.moments(natural)
     assert_close(rotation, truth.rotation, atol=1e-3, rtol=0)
     assert_close(log_partition, truth.log_partition, atol=2e-3, rtol=1e-4)
-    assert_close(found_codes, engine.ascend(start, ascent), atol=1e-3, rtol=0)
+    assert_close(found_codes, engine.find_codes(start, ascent), atol=1e-3, rtol=0)
     assert float(found_codes.max()) > 0.1
     rows = loud.nonzero().flatten()
     total[rows] += (weights[rows] @ clouds._table).view(len(rows), -1, 2)
