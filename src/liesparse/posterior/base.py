@@ -16,7 +16,7 @@ from liesparse import torus
 from liesparse._checks import check_count, check_frequencies
 from liesparse.posterior.ascent import Ascent, Codes, Modes, Natural, PerImage, Poses, PosesOfModes, find_modes
 from liesparse.posterior.interface import Evidence, PoseEngine, PoseExpectation
-from liesparse.posterior.kernels.library import Library, library_for
+from liesparse.posterior.kernels import Library, library_for
 from liesparse.posterior.kernels.sums import GridKernel, SamplingKernel
 from liesparse.posterior.separable import Folded, FrequencyBox, SeparableSum, sum_points
 from liesparse.torus import Frequencies

@@ -17,7 +17,7 @@ from liesparse import torus
 from liesparse._checks import check_count, reject
 from liesparse.posterior.ascent import ARRIVED, RIDGE, Natural, PerImage, PosesOfModes, find_modes
 from liesparse.posterior.base import Device, Engine, Moments, Nodes
-from liesparse.posterior.kernels.library import library_for
+from liesparse.posterior.kernels import library_for
 from liesparse.posterior.kernels.sums import SamplingKernel
 
 N_STARTS = 16  # places to climb from: the best of every 16th even point

@@ -34,7 +34,7 @@ from liesparse.posterior import (
     make_engine,
     pose_natural,
 )
-from liesparse.posterior.kernels.library import KERNEL_NAMES, choose, runnable
+from liesparse.posterior.kernels import KERNEL_NAMES, choose, runnable
 from liesparse.posterior.separable import normalize_
 from liesparse.settings import Settings, load_recipe
 

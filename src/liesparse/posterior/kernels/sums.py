@@ -12,7 +12,7 @@ from torch import Tensor
 
 from liesparse import torus
 from liesparse.posterior.ascent import Ascent, Codes, Natural, PerImage
-from liesparse.posterior.kernels.library import Level, Library, Plan, Scatter, Task, check_planes
+from liesparse.posterior.kernels import Level, Library, Plan, Scatter, Task, check_planes
 from liesparse.torus import Frequencies
 
 Points = Float[Tensor, "_ torus"]
