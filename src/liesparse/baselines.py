@@ -15,7 +15,7 @@ from liesparse import stiefel
 from liesparse._checks import MOST, NOISE, check_count, check_images, check_matrix, check_real, check_unit_norm
 from liesparse.model import Codes, Images, Numbers, Parameters
 from liesparse.posterior import AdaptiveEngine, Engine, Evidence
-from liesparse.posterior.ascent import fista
+from liesparse.posterior.interface import fista
 from liesparse.settings import MOST_STEPS
 
 Dictionary = Float[Tensor, "pixel component"]

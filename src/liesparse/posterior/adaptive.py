@@ -17,8 +17,8 @@ from torch import Tensor
 
 from liesparse import torus
 from liesparse._checks import check_frequencies
-from liesparse.posterior.ascent import PerImage
 from liesparse.posterior.base import Device, GridEngine, Moments
+from liesparse.posterior.interface import PerImage
 from liesparse.posterior.kernels import Library
 from liesparse.posterior.kernels.sums import CIRCLE_LEVELS, LEVELS, GridKernel
 from liesparse.posterior.separable import NEGLIGIBLE, Folded, SeparableSum, WindowSum, sum_points

@@ -14,8 +14,18 @@ from torch import Tensor
 
 from liesparse import torus
 from liesparse._checks import check_count, check_frequencies
-from liesparse.posterior.ascent import Ascent, Codes, Modes, Natural, PerImage, Poses, PosesOfModes, find_modes
-from liesparse.posterior.interface import Evidence, PoseEngine, PoseExpectation
+from liesparse.model import Codes, Poses
+from liesparse.posterior.interface import (
+    Ascent,
+    Evidence,
+    Modes,
+    Natural,
+    PerImage,
+    PoseEngine,
+    PoseExpectation,
+    PosesOfModes,
+    find_modes,
+)
 from liesparse.posterior.kernels import Library, library_for
 from liesparse.posterior.kernels.sums import GridKernel, SamplingKernel
 from liesparse.posterior.separable import Folded, FrequencyBox, SeparableSum, sum_points

@@ -13,11 +13,10 @@ from liesparse._checks import check_count
 from liesparse.devices import to_cpu
 from liesparse.model import Codes, Images, Parameters
 from liesparse.posterior.adaptive import AdaptiveEngine
-from liesparse.posterior.ascent import PerImage, PosesOfModes
 from liesparse.posterior.base import OnGrid
 from liesparse.posterior.composition import CompositeEngine, Sums
 from liesparse.posterior.distribution import PosePosterior, TorusPosterior, as_rows
-from liesparse.posterior.interface import Evidence
+from liesparse.posterior.interface import Evidence, PerImage, PosesOfModes
 
 
 class CompositePosterior(PosePosterior):

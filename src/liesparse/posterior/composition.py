@@ -16,9 +16,20 @@ from torch import Tensor
 
 from liesparse import torus
 from liesparse._checks import reject
-from liesparse.posterior.ascent import Ascent, Codes, Modes, PerImage, Poses, PosesOfModes, fista
+from liesparse.model import Codes, Poses
 from liesparse.posterior.base import Engine
-from liesparse.posterior.interface import Evidence, Planes, PoseEngine, PoseExpectation, Seen
+from liesparse.posterior.interface import (
+    Ascent,
+    Evidence,
+    Modes,
+    PerImage,
+    Planes,
+    PoseEngine,
+    PoseExpectation,
+    PosesOfModes,
+    Seen,
+    fista,
+)
 from liesparse.torus import Frequencies
 
 COARSE = {1: 32, 2: 16}  # points of each inner axis at which every image is looked at, by the number of these axes

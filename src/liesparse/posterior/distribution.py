@@ -18,8 +18,9 @@ from torch import Tensor
 from liesparse import torus
 from liesparse._checks import check_count, check_frequencies, check_real, describe, reject
 from liesparse.devices import to_cpu
-from liesparse.posterior.ascent import RIDGE, PerImage, Poses, PosesOfModes
+from liesparse.model import Poses
 from liesparse.posterior.base import GridEngine, Moments, OnGrid
+from liesparse.posterior.interface import RIDGE, PerImage, PosesOfModes
 from liesparse.posterior.sampling import MOST_AXES_BY_GRID, SamplingEngine
 
 POINTS_PER_WIDTH = 1.0  # the trapezoidal rule on a Gaussian is then right to 1e-8

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from liesparse import torus
 from liesparse._checks import check_count, reject
-from liesparse.posterior.ascent import ARRIVED, RIDGE, Natural, PerImage, PosesOfModes, find_modes
 from liesparse.posterior.base import Device, Engine, Moments, Nodes
+from liesparse.posterior.interface import ARRIVED, RIDGE, Natural, PerImage, PosesOfModes, find_modes
 from liesparse.posterior.kernels import library_for
 from liesparse.posterior.kernels.sums import SamplingKernel
 

@@ -12,7 +12,7 @@ from jaxtyping import Complex, Float, Int
 from torch import Tensor
 
 from liesparse import torus
-from liesparse.posterior.ascent import Natural, PerImage
+from liesparse.posterior.interface import Natural, PerImage
 
 NEGLIGIBLE = -40.0  # exp(-40) adds nothing to a sum with a 1 in it; less, times a cosine near 0, is denormal and slow
 

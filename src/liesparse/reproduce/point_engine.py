@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from liesparse import torus
+from liesparse.model import Codes
 from liesparse.posterior import Ascent, GridEngine, Moments
-from liesparse.posterior.ascent import Codes, Natural, slope_and_curvature
+from liesparse.posterior.interface import Natural, slope_and_curvature
 from liesparse.torus import Frequencies
 
 N_NEWTON = 2

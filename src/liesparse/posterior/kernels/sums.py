@@ -11,7 +11,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from liesparse import torus
-from liesparse.posterior.ascent import Ascent, Codes, Natural, PerImage
+from liesparse.model import Codes
+from liesparse.posterior.interface import Ascent, Natural, PerImage
 from liesparse.posterior.kernels import Level, Library, Plan, Scatter, Task, check_planes
 from liesparse.torus import Frequencies
 
