@@ -17,8 +17,8 @@ from torch import Tensor
 
 from liesparse import torus
 from liesparse._checks import check_frequencies
+from liesparse.model import Numbers
 from liesparse.posterior.base import Device, GridEngine, Moments
-from liesparse.posterior.interface import PerImage
 from liesparse.posterior.kernels import Library
 from liesparse.posterior.kernels.sums import CIRCLE_LEVELS, LEVELS, GridKernel
 from liesparse.posterior.separable import NEGLIGIBLE, Folded, SeparableSum, WindowSum, sum_points
@@ -47,7 +47,7 @@ class _Need(NamedTuple):
 
     values: Float[Tensor, "*axes all"]  # η·T(s) at the coarse nodes
     rows: Int[Tensor, " batch"] | None  # which of them are meant; None: all
-    peak: PerImage  # the largest value
+    peak: Numbers  # the largest value
     curvature: Float[Tensor, "torus batch"]  # at the peak
     level: Int[Tensor, " batch"]  # how fine a grid resolves the posterior
     centre: Float[Tensor, "torus batch"]  # of the box with its mass, in quarters of a cell

@@ -14,16 +14,14 @@ from torch import Tensor
 
 from liesparse import torus
 from liesparse._checks import check_count, check_frequencies
-from liesparse.model import Codes, Poses
+from liesparse.model import Codes, Numbers, Poses
 from liesparse.posterior.interface import (
     Ascent,
     Evidence,
     Modes,
     Natural,
-    PerImage,
     PoseEngine,
     PoseExpectation,
-    PosesOfModes,
     find_modes,
 )
 from liesparse.posterior.kernels import Library, library_for
@@ -40,7 +38,7 @@ OnGrid = Float[Tensor, "batch point"]
 class Moments(NamedTuple):
     """ln Z(η) and R̄ = E[R(s)], the latter as (E[cos ω_l·s], E[sin ω_l·s]) for each plane."""
 
-    log_partition: PerImage
+    log_partition: Numbers
     rotation: Natural
 
 
@@ -75,10 +73,10 @@ class Engine(PoseEngine):
         """Return the points over which the engine sums, and their log weights."""
 
     @abstractmethod
-    def coarse_modes(self, natural: Natural, n_modes: int) -> PosesOfModes:
+    def coarse_modes(self, natural: Natural, n_modes: int) -> Float[Tensor, "batch mode torus"]:
         """Return the best of the engine's own points, best first, one for each hill as far as these points tell."""
 
-    def log_partition(self, natural: Natural) -> PerImage:
+    def log_partition(self, natural: Natural) -> Numbers:
         """Return ln Z(η) = ln ∫ exp(η·T(s)) ds over [0, 2π)ⁿ [Chau20, app. B]."""
         return self.moments(natural).log_partition
 
@@ -86,7 +84,7 @@ class Engine(PoseEngine):
         """Return the highest distinct modes, refined between the engine's points."""
         return find_modes(natural, self.frequencies, self.coarse_modes(natural, N_CANDIDATES * n_modes), n_modes)
 
-    def effective_sample_size(self, natural: Natural) -> PerImage:
+    def effective_sample_size(self, natural: Natural) -> Numbers:
         """Return how many equally weighted draws would tell as much: infinite where the integral is a full sum."""
         return natural.new_full((len(natural),), torch.inf)
 
@@ -103,7 +101,7 @@ class Engine(PoseEngine):
         damped = (cos * cos + sin * sin) * u  # R̄ᵀR̄ = (c² + s²)·1
         return PoseExpectation(u, returned, u, damped, moved, log_partition, moved.flatten(1))
 
-    def log_evidence(self, evidence: Evidence) -> PerImage:
+    def log_evidence(self, evidence: Evidence) -> Numbers:
         """Return ln ∫ P(s) exp((v·R(s)u - ‖u‖²/2) / σ²) ds."""
         energy = evidence.shape.square().sum(dim=(1, 2)) / (2 * evidence.noise_std**2)
         return self.log_partition(evidence.natural) - self.log_partition(evidence.prior[None]) - energy
@@ -155,7 +153,7 @@ class ReferenceEngine(Engine):
         """Return the points of the grid."""
         return Nodes(self.points[None].to(natural), self.values(natural) + self.log_cell)
 
-    def coarse_modes(self, natural: Natural, n_modes: int) -> PosesOfModes:
+    def coarse_modes(self, natural: Natural, n_modes: int) -> Float[Tensor, "batch mode torus"]:
         """Return the highest local maxima on the grid, the best grid point first [Chau20, sec. 5].
 
         Where there are fewer than ``n_modes`` of them, other grid points fill the rows.

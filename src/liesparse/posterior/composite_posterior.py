@@ -11,12 +11,12 @@ from torch import Tensor
 from liesparse import torus
 from liesparse._checks import check_count
 from liesparse.devices import to_cpu
-from liesparse.model import Codes, Images, Parameters
+from liesparse.model import Codes, Images, Numbers, Parameters
 from liesparse.posterior.adaptive import AdaptiveEngine
 from liesparse.posterior.base import OnGrid
 from liesparse.posterior.composition import CompositeEngine, Sums
 from liesparse.posterior.distribution import PosePosterior, TorusPosterior, as_rows
-from liesparse.posterior.interface import Evidence, PerImage, PosesOfModes
+from liesparse.posterior.interface import Evidence, PosesOfModes
 
 
 class CompositePosterior(PosePosterior):
@@ -58,7 +58,7 @@ class CompositePosterior(PosePosterior):
         return torch.softmax(self._sums.log_weights.double(), dim=1)
 
     @cached_property
-    def log_partition(self) -> PerImage:
+    def log_partition(self) -> Numbers:
         """Log of the integral of exp(-‖v - R₂MR₁u₁‖²/2σ²) over both tori, but for the image's own energy."""
         return torch.logsumexp(self._sums.log_weights.double(), dim=1) + self._engine.log_cell
 
@@ -68,7 +68,7 @@ class CompositePosterior(PosePosterior):
         return (self._weights[..., None, None] * torch.cat((outer.double(), inner), dim=2)).sum(dim=1)
 
     @cached_property
-    def entropy(self) -> PerImage:
+    def entropy(self) -> Numbers:
         """-∫ P ln P in nats; the uniform density has n ln 2π."""
         overlap = (self._sums.moved * self._evidence.image[:, None]).sum(dim=(-2, -1))
         overlap = overlap - self._sums.shapes.square().sum(dim=(-2, -1)) / 2

@@ -18,9 +18,9 @@ from torch import Tensor
 from liesparse import torus
 from liesparse._checks import check_count, check_frequencies, check_real, describe, reject
 from liesparse.devices import to_cpu
-from liesparse.model import Poses
+from liesparse.model import Numbers, Poses
 from liesparse.posterior.base import GridEngine, Moments, OnGrid
-from liesparse.posterior.interface import RIDGE, PerImage, PosesOfModes
+from liesparse.posterior.interface import RIDGE, PosesOfModes
 from liesparse.posterior.sampling import MOST_AXES_BY_GRID, SamplingEngine
 
 POINTS_PER_WIDTH = 1.0  # the trapezoidal rule on a Gaussian is then right to 1e-8
@@ -53,7 +53,7 @@ class PosePosterior(ABC):
 
     @property
     @abstractmethod
-    def log_partition(self) -> PerImage:
+    def log_partition(self) -> Numbers:
         """Ln Z of the log density as :meth:`_log_density` and :meth:`_find_modes` give it."""
 
     @abstractmethod
@@ -153,7 +153,7 @@ class TorusPosterior(PosePosterior):
         return poses, values
 
     @cached_property
-    def log_partition(self) -> PerImage:
+    def log_partition(self) -> Numbers:
         """Ln Z(η)."""
         return self._moments.log_partition
 
@@ -171,7 +171,7 @@ class TorusPosterior(PosePosterior):
         return torch.cat(found)
 
     @cached_property
-    def entropy(self) -> PerImage:
+    def entropy(self) -> Numbers:
         """-∫ P ln P = ln Z - η·E[T(s)] in nats; the uniform density has n ln 2π."""
         return self.log_partition - (self._padded * self._moments.rotation).sum(dim=(1, 2))
 
@@ -227,7 +227,7 @@ class TorusPosterior(PosePosterior):
             found.append(poses)
         return torus.wrap(torch.cat(found))
 
-    def credible_mass(self, radius: float) -> PerImage:
+    def credible_mass(self, radius: float) -> Numbers:
         """Return the probability that the pose lies within ``radius`` (radians, along the torus) of the mode."""
         check_real("radius", radius, above=0)
         cell = max(self._cell, 1e-9)

@@ -17,12 +17,11 @@ from torch import Tensor
 
 from liesparse import torus
 from liesparse._checks import check_images, reject
-from liesparse.model import Codes, Images, Parameters, Poses, compose
+from liesparse.model import Codes, Images, Numbers, Parameters, Poses, compose
 from liesparse.torus import Frequencies
 
 Natural = Float[Tensor, "batch irrep 2"]  # η, or R̄: two numbers for each plane
 PosesOfModes = Float[Tensor, "batch mode torus"]
-PerImage = Float[Tensor, " batch"]
 Planes = Float[Tensor, "#batch irrep 2"]  # of shapes; one may be for all images
 Seen = Float[Tensor, "batch seen_irrep 2"]  # of images: in the planes of the outer group, where there is one
 Turn = Float[Tensor, "outer_column column"]  # M = W₂ᵀW, which leads from planes of W to those of an outer group
@@ -85,7 +84,7 @@ class PoseExpectation(NamedTuple):
     explained: Planes  # E[TᵀT]u: the shape itself, or what an outer group lets through of it
     damped: Planes  # the same with R̄ᵀR̄: T and ε taken as independent
     moved: Seen  # E[T]u, the shape as the image is expected to show it
-    log_partition: PerImage
+    log_partition: Numbers
     cross: Float[Tensor, "_ column"]  # frame @ cross is Σ I (R̄u)ᵀ or, with an outer group, Σ E[T₂ᵀI (R₁u)ᵀ]
     frame: Float[Tensor, "pixel _"] = torch.empty(0, 0)  # set where there are pixels
 
@@ -173,7 +172,7 @@ class PoseEngine(ABC):
         """Integrate the pose out [Chau20, app. B and C]."""
 
     @abstractmethod
-    def log_evidence(self, evidence: Evidence) -> PerImage:
+    def log_evidence(self, evidence: Evidence) -> Numbers:
         """Return ln ∫ P(s) exp((v·Tu - ‖Tu‖²/2) / σ²) ds."""
 
     @abstractmethod
@@ -194,7 +193,7 @@ class PoseEngine(ABC):
         return found.moved, found.returned
 
 
-def pose_log_density(natural: Natural, frequencies: Frequencies, poses: Poses) -> PerImage:
+def pose_log_density(natural: Natural, frequencies: Frequencies, poses: Poses) -> Numbers:
     """Return η·T(s), the unnormalised log density, at any pose [Chau20, app. B]."""
     return (natural * torus.features(torus.phases(frequencies, poses))).sum(dim=(1, 2))
 
@@ -272,7 +271,7 @@ def pose_natural(parameters: Parameters, images: Images, codes: Codes) -> Natura
     return Evidence.of(parameters, images, codes).natural
 
 
-def log_likelihood(parameters: Parameters, images: Images, codes: Codes, engine: PoseEngine) -> PerImage:
+def log_likelihood(parameters: Parameters, images: Images, codes: Codes, engine: PoseEngine) -> Numbers:
     """Return ln P(I | α) with the pose integrated out [Chau20, app. B, last line]."""
     engine.check_fits(parameters)
     check_images(images, parameters.n_pixels, parameters.dtype)

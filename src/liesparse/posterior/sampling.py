@@ -15,8 +15,9 @@ from torch import Tensor
 
 from liesparse import torus
 from liesparse._checks import check_count, reject
+from liesparse.model import Numbers
 from liesparse.posterior.base import Device, Engine, Moments, Nodes
-from liesparse.posterior.interface import ARRIVED, RIDGE, Natural, PerImage, PosesOfModes, find_modes
+from liesparse.posterior.interface import ARRIVED, RIDGE, Natural, PosesOfModes, find_modes
 from liesparse.posterior.kernels import library_for
 from liesparse.posterior.kernels.sums import SamplingKernel
 
@@ -76,7 +77,7 @@ class SamplingEngine(Engine):
         """Return ln Z(η) and R̄ [Chau20, app. B and C]."""
         return Moments(*self._sample(natural)[:2])
 
-    def effective_sample_size(self, natural: Natural) -> PerImage:
+    def effective_sample_size(self, natural: Natural) -> Numbers:
         """Return (Σw)² / Σw², how many equally weighted draws would tell as much: below about 50 beware."""
         return self._sample(natural)[2]
 
