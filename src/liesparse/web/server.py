@@ -16,12 +16,12 @@ from fastapi import Body, FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 from jaxtyping import Float
-from jinja2 import Environment, PackageLoader
 from pydantic import BaseModel, Field
 from torch import Tensor
 
 from liesparse import __version__
 from liesparse._checks import plain, reject
+from liesparse.web import TEMPLATES
 from liesparse.web.middleware import SafetyMiddleware
 from liesparse.web.session import FORMATS, MAX_PIXELS, Session, View, infer, make_document, normalized, read_upload
 
@@ -170,7 +170,8 @@ def make_app(session: Session, *, host: str = "127.0.0.1", on_start: Callable[[]
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> HTMLResponse:
-        return HTMLResponse(describe_api(app.openapi()))
+        described = TEMPLATES.get_template("api.html").render(app.openapi(), pretty=partial(json.dumps, indent=2))
+        return HTMLResponse(described)  # without scripts; FastAPI's own pages load them from other servers
 
     return app
 
@@ -180,13 +181,6 @@ async def _explain(_request: Request, error: Any) -> JSONResponse:
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"][1:])
     return JSONResponse({"detail": f"{where}: {first['msg']}" if where else first["msg"]}, 422)
-
-
-def describe_api(schema: dict[str, Any]) -> str:
-    """Return a page about the routes without scripts; FastAPI's own pages load scripts from other servers."""
-    environment = Environment(loader=PackageLoader("liesparse.web", "page"), autoescape=True)
-    environment.filters["pretty"] = partial(json.dumps, indent=2)
-    return environment.get_template("api.html").render(schema)
 
 
 def open_socket(host: str, port: int) -> socket.socket:
