@@ -135,15 +135,9 @@ def canonicalize(
     run: RunArgument,
     images: ImagesArgument,
     out: Annotated[Path, Option(help="Folder for the images.")],
-    uncertain: Annotated[
-        Path | None, Option(metavar="DIR", help="Another folder, for those of which the model is not sure.")
-    ] = None,
-    warp: Annotated[
-        bool, Option("--warp", help="Move the original pictures by the motion found, where it is a known one.")
-    ] = False,
-    keep_rest: Annotated[
-        bool, Option("--keep-rest", help="Keep what the group cannot represent, in its place.")
-    ] = False,
+    uncertain: Annotated[Path | None, Option(metavar="DIR", help="Another folder, for the doubtful ones.")] = None,
+    warp: Annotated[bool, Option("--warp", help="Move the original pictures, where the motion is known.")] = False,
+    keep_rest: Annotated[bool, Option("--keep-rest", help="Keep what the group cannot represent, as it is.")] = False,
     data_dir: DataDir = None,
 ) -> None:
     """Bring every image to the usual pose of its template. Writes PNGs, canonical.npy and .csv, and a sheet."""
@@ -253,14 +247,12 @@ def report(run: RunArgument, data: OtherData = None, data_dir: DataDir = None) -
 
 def explore(
     run: Annotated[
-        Path | None, Argument(metavar="[RUN]", help="Folder that `liesparse train` wrote; without it, a demo.")
+        Path | None, Argument(metavar="[RUN]", help="A run that `liesparse train` wrote, or a demo.")
     ] = None,
     port: Annotated[int, Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 0,
     host: Annotated[str, Option(help="Address to listen on; others than this machine's own need care.")] = "127.0.0.1",
     no_open: Annotated[bool, Option("--no-open", help="Do not open the browser.")] = False,
-    export: Annotated[
-        Path | None, Option(metavar="FILE.html", help="Write the page to one file, instead of serving it.")
-    ] = None,
+    export: Annotated[Path | None, Option(metavar="FILE.html", help="Write the page to a file; do not serve.")] = None,
     data_dir: DataDir = None,
 ) -> None:
     """Explore a model in the browser, with your own drawings."""

@@ -15,15 +15,7 @@ from torch import Tensor
 from liesparse import torus
 from liesparse._checks import check_count, check_frequencies
 from liesparse.model import Codes, Numbers, Poses
-from liesparse.posterior.interface import (
-    Ascent,
-    Evidence,
-    Modes,
-    Natural,
-    PoseEngine,
-    PoseExpectation,
-    find_modes,
-)
+from liesparse.posterior.interface import Ascent, Evidence, Modes, Natural, PoseEngine, PoseExpectation, find_modes
 from liesparse.posterior.kernels import Library, library_for
 from liesparse.posterior.kernels.sums import GridKernel, SamplingKernel
 from liesparse.posterior.separable import Folded, FrequencyBox, SeparableSum, sum_points

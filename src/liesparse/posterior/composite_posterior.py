@@ -75,8 +75,7 @@ class CompositePosterior(PosePosterior):
         return self.log_partition - (self._weights * overlap.double()).sum(dim=1) / self._evidence.noise_std**2
 
     def _find_modes(self, k: int) -> tuple[PosesOfModes, OnGrid]:
-        poses, log_density, _ = self._engine.find_modes(self._evidence, k)
-        return poses, log_density
+        return self._engine.find_modes(self._evidence, k)[:2]
 
     def _log_density(self, poses: PosesOfModes) -> OnGrid:
         return self._engine.log_density(self._evidence, poses.to(self._evidence.shape))

@@ -147,11 +147,8 @@ class CompositeEngine(PoseEngine):
 
     def expect(self, evidence: Evidence) -> PoseExpectation:
         """Integrate both poses out at fixed codes, some images at a time."""
-        parts = [self._expect(part) for part in evidence.split(self.at_once)]
-        of_each = PoseExpectation._fields[:-2]  # of each image
-        joined = {name: torch.cat([getattr(part, name) for part in parts]) for name in of_each}
-        cross = torch.stack([part.cross for part in parts]).sum(dim=0)
-        return PoseExpectation(**joined, cross=cross)
+        *of_images, cross, frames = zip(*map(self._expect, evidence.split(self.at_once)), strict=True)
+        return PoseExpectation._make([*map(torch.cat, of_images), torch.stack(cross).sum(dim=0), frames[0]])
 
     def _expect(self, evidence: Evidence) -> PoseExpectation:
         sums, n_images = self.look(evidence), len(evidence.image)
