@@ -144,9 +144,8 @@ def pair_statistics(model: Parameters, second: Images, engine: Engine) -> Basis:
 
     That term would only shrink W, whose columns have norm 1.
     """
-    moved, returned = engine.carry(
-        Evidence.of_planes(model, model.to_planes(model.dictionary.T), model.to_planes(second))
-    )
+    evidence = Evidence.of_planes(model, model.to_planes(model.dictionary.T), model.to_planes(second))
+    moved, returned = engine.carry(evidence)
     return (second.T @ moved.flatten(1) + model.dictionary @ returned.flatten(1)) / len(second)
 
 

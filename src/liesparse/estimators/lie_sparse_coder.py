@@ -19,7 +19,7 @@ from liesparse.data import ShardBatches, Shards
 from liesparse.devices import choose_device, to_cpu
 from liesparse.estimators.posed_coder import PosedCoder
 from liesparse.files import Sealed
-from liesparse.groups import Composition, Fixed, Group, KnownGroup, LearnedTorus, find_group
+from liesparse.groups import Composition, Fixed, Group, LearnedTorus, find_group
 from liesparse.learning import advance, engine_for
 from liesparse.model import Parameters, PosePrior
 from liesparse.parallel import ALONE
@@ -234,7 +234,7 @@ class LieSparseCoder(PosedCoder):
         return ModelSettings(**values | {"group": group})
 
     def _group(self) -> Group:
-        if isinstance(self.group, KnownGroup | LearnedTorus | Composition):
+        if isinstance(self.group, Group):
             return self.group
         names = self.group.split("@") if isinstance(self.group, str) else []
         bases = self.model_.actions if hasattr(self, "model_") else ()

@@ -109,22 +109,13 @@ class InferenceQueue:
                     request.set_exception(result)
 
     def _infer(self, prepares: list[Prepare]) -> list[View | Exception]:
-        """Prepare each image and infer all good ones together; an error stays with its own request."""
-        results: dict[int, View | Exception] = {}
-        good: dict[int, tuple[Tensor, str]] = {}
-        for place, prepare in enumerate(prepares):
-            try:
-                good[place] = prepare()
-            except Exception as error:
-                results[place] = error
+        """Prepare and infer all images together or, if one fails, each alone: an error stays with its own request."""
         try:
-            views = infer(self.session, torch.stack([pixels for pixels, _ in good.values()])) if good else []
-            for (place, (_, note)), view in zip(good.items(), views, strict=True):
-                results[place] = view.model_copy(update={"note": note})
+            pixels, notes = zip(*(prepare() for prepare in prepares), strict=True)
+            views = infer(self.session, torch.stack(pixels))
         except Exception as error:
-            for place in good:  # one by one, to find the image that fails
-                results[place] = error if len(good) == 1 else self._infer([prepares[place]])[0]
-        return [results[place] for place in range(len(prepares))]
+            return [error] if len(prepares) == 1 else [self._infer([prepare])[0] for prepare in prepares]
+        return [view.model_copy(update={"note": note}) for view, note in zip(views, notes, strict=True)]
 
 
 def make_app(session: Session, *, host: str = "127.0.0.1", on_start: Callable[[], None] = lambda: None) -> FastAPI:
