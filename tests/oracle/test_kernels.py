@@ -193,6 +193,7 @@ def test_the_environment_chooses_a_kernel(kernel, monkeypatch):
     monkeypatch.setenv("LIESPARSE_KERNEL", kernel)
     assert GridEngine(half_lattice(2, 4), 6).kernel == kernel
     assert kernels.choose().reason == "chosen by LIESPARSE_KERNEL"
+    assert kernels.choose(kernel).reason == "chosen by name"
 
 
 def test_a_kernel_that_cannot_run_here_is_refused(monkeypatch):

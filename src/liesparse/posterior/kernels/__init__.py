@@ -141,16 +141,16 @@ def runnable() -> tuple[str, ...]:
 def choose(name: str | None = None) -> Choice:
     """Choose a kernel by name; without one by LIESPARSE_KERNEL, else the best that this processor can run."""
     wanted = name or os.environ.get(VARIABLE)
-    can = runnable()
+    can, how = runnable(), "chosen by name" if name else f"chosen by {VARIABLE}"
     if wanted == "torch":
-        return Choice(None, "chosen by name" if name else f"chosen by {VARIABLE}")
+        return Choice(None, how)
     if wanted and wanted not in can:
         where = "kernel" if name else VARIABLE
         reject(where, f"one of {', '.join((*can, 'torch'))} on this processor", repr(wanted), "Leave it out.")
     for candidate in (wanted,) if wanted else can:
         found = load(candidate)
         if found is not None:
-            return Choice(found, f"chosen by {VARIABLE}" if wanted else "the best that this processor can run")
+            return Choice(found, how if wanted else "the best that this processor can run")
     return Choice(None, "no compiled kernel is installed for this platform" if can else "no kernel for this processor")
 
 
