@@ -219,12 +219,7 @@ class CompositeEngine(PoseEngine):
         log_density = self.log_density(evidence, poses).masked_fill(missing, -torch.inf)
         _, slopes = self._linearise(evidence.repeat(poses.shape[1]), poses.flatten(0, 1))
         curvature = (slopes.mT @ slopes / evidence.noise_std**2).unflatten(0, (len(poses), -1)).double()
-        short, pad = max(0, n_modes - poses.shape[1]), torch.nn.functional.pad
-        return Modes(
-            pad(poses.double(), (0, 0, 0, short)),
-            pad(log_density, (0, short), value=-torch.inf),
-            pad(curvature, (0, 0, 0, 0, 0, short)),
-        )
+        return Modes(poses.double(), log_density, curvature)
 
     def log_density(self, evidence: Evidence, poses: Float[Tensor, "batch mode torus"]) -> Float[Tensor, "batch mode"]:
         """Return (‖v‖² - ‖v - R₂MR₁u₁‖²) / 2σ² at some poses of each image."""
@@ -255,7 +250,9 @@ class CompositeEngine(PoseEngine):
         first = sums.log_weights[:, :n_fine].unflatten(1, (N_CELLS, -1)).argmax(dim=2)
         first = first + torch.arange(N_CELLS).to(first) * in_cell
         others = sums.log_weights[:, n_fine:].argsort(dim=1, descending=True) + n_fine
-        return _take(sums.points, torch.cat((first, others), dim=1)[:, :n_starts])
+        places = torch.cat((first, others), dim=1)
+        chosen = torch.arange(n_starts).clamp(max=places.shape[1] - 1)  # the last one repeatedly, where there are fewer
+        return _take(sums.points, places[:, chosen])
 
     def _refine(self, evidence: Evidence, poses: Poses, n_steps: int) -> tuple[Poses, Numbers]:
         """Lower ‖v - R₂(s₂)MR₁(s₁)u₁‖² by steps of Levenberg and Marquardt; return the poses and what is left."""
