@@ -50,7 +50,7 @@ class SamplingEngine(Engine):
         self,
         frequencies: torus.Frequencies,
         *,
-        n_even: int | None = None,
+        n_even: int = 2048,
         n_cloud: int | None = None,
         dtype: torch.dtype = torch.float32,
         device: Device = None,
@@ -60,8 +60,7 @@ class SamplingEngine(Engine):
         n = self.torus_dim
         if n > MOST_AXES:
             reject("frequencies", f"at most {MOST_AXES} torus axes", str(n), "Use fewer transformations.")
-        self.n_even = 2048 if n_even is None else n_even
-        self.n_cloud = (256 if n <= 4 else 512) if n_cloud is None else n_cloud
+        self.n_even, self.n_cloud = n_even, (256 if n <= 4 else 512) if n_cloud is None else n_cloud
         for name, count in (("n_even", self.n_even), ("n_cloud", self.n_cloud)):
             if check_count(name, count, 2 * N_STARTS) & (count - 1):
                 reject(name, "a power of 2", str(count), f"Pass {1 << count.bit_length()}.")
