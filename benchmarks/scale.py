@@ -27,13 +27,13 @@ from liesparse import stiefel, torus
 from liesparse.devices import DRY
 from liesparse.inference import infer_codes
 from liesparse.initialization import random_start, start_from_data
-from liesparse.lattice import half_lattice
 from liesparse.learning import advance, learn
 from liesparse.model import reconstruct
-from liesparse.posterior import AdaptiveEngine, Engine, GridEngine, SamplingEngine, make_engine, natural_parameters
+from liesparse.posterior import AdaptiveEngine, Engine, Evidence, GridEngine, SamplingEngine, make_engine
 from liesparse.reproduce.bench import SHARPNESS, Problem, Shape, alternate, compare_engines, make_problem, peak_memory
 from liesparse.settings import Settings, load_recipe
 from liesparse.state import State
+from liesparse.torus import half_lattice
 from processes import Found, Report, call, measure_server, measure_streaming
 
 BATCH, N_IRREPS, N_COMPONENTS, NOISE = 100, 128, 10, 0.3  # noise of an image over its norm
@@ -73,7 +73,7 @@ def own_naturals(torus_dim: int, n_irreps: int, n_images: int) -> tuple[Tensor, 
     poses = 2 * math.pi * torch.rand(n_images, torus_dim, generator=rng)
     moved = torus.rotate(shapes, torus.phases(frequencies, poses)) + noise
     images = normalize(moved.flatten(1), dim=1).view_as(moved)
-    return frequencies, natural_parameters(shapes, images, 0.1, torch.zeros(n_irreps, 2))
+    return frequencies, Evidence(shapes, images, 0.1, torch.zeros(n_irreps, 2)).natural
 
 
 def learning_settings() -> Settings:

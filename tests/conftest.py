@@ -10,9 +10,9 @@ import torch
 from hypothesis import HealthCheck, settings
 
 import typecheck
-from liesparse import stiefel
-from liesparse.lattice import half_lattice
-from liesparse.model import Parameters, conjugate_prior, uniform_prior
+from liesparse import stiefel, torus
+from liesparse.model import Parameters, uniform_prior
+from liesparse.torus import half_lattice
 
 settings.register_profile(
     "default", deadline=None, max_examples=30, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
@@ -56,7 +56,7 @@ def make_model() -> MakeModel:
         natural = uniform_prior(n_irreps, dtype=F64)
         if prior:
             concentrations, means = torch.rand(2, n_irreps, generator=rng, dtype=F64)
-            natural = conjugate_prior(concentrations, 6 * means)
+            natural = concentrations[:, None] * torus.features(6 * means)
         dictionary = torch.randn(n_pixels, n_components, generator=rng, dtype=F64)
         return Parameters(
             group_basis=stiefel.random_point(n_pixels, 2 * n_irreps, generator=rng, dtype=F64),

@@ -35,7 +35,7 @@ QUICK_SETTINGS = {
 
 def look() -> tuple[list[str], str]:
     """Return the kernels that this processor has, the one that is used first, and the instructions that torch uses."""
-    code = "import torch; from liesparse.posterior.kernels.library import runnable; "
+    code = "import torch; from liesparse.posterior.kernels import runnable; "
     code += "print(*runnable(), 'torch', torch.backends.cpu.get_cpu_capability())"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     *kernels, capability = found.stdout.split()

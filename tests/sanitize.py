@@ -41,11 +41,10 @@ def attack(name: str, folder: Path, seed: int, seconds: float) -> int:
     """Call every entry point on inputs that no honest caller has; return how many calls there were."""
     import torch
 
-    from liesparse.lattice import half_lattice
-    from liesparse.posterior import AdaptiveEngine, Ascent, GridEngine, SamplingEngine
-    from liesparse.posterior.kernels import library
+    from liesparse.posterior import AdaptiveEngine, Ascent, GridEngine, SamplingEngine, kernels
+    from liesparse.torus import half_lattice
 
-    library.FOLDER = folder
+    kernels.FOLDER = folder
     torch.set_num_threads(1)
     rng, end, calls = Random(seed), time.monotonic() + seconds, 0
 
@@ -96,7 +95,7 @@ def main() -> int:
     if options.attack:
         print(attack(options.attack[0], Path(options.attack[1]), options.seed, 60 * options.minutes), "calls")
         return 0
-    from liesparse.posterior.kernels.library import runnable
+    from liesparse.posterior.kernels import runnable
 
     specification = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
     hatch_build = importlib.util.module_from_spec(specification)

@@ -15,7 +15,7 @@ from liesparse import stiefel
 from liesparse._checks import MOST, NOISE, check_count, check_images, check_matrix, check_real, check_unit_norm
 from liesparse.model import Codes, Images, Numbers, Parameters
 from liesparse.posterior import AdaptiveEngine, Engine, Evidence
-from liesparse.posterior.ascent import fista
+from liesparse.posterior.interface import fista
 from liesparse.settings import MOST_STEPS
 
 Dictionary = Float[Tensor, "pixel component"]
@@ -41,31 +41,19 @@ def _batches(
 
 @dataclass(frozen=True)
 class SparseCodingSettings:
-    """How to learn the dictionary.
+    """How to learn the dictionary; σ and λ as in the full model, for a fair comparison.
 
-    Attributes
-    ----------
-    noise_std, sparsity : float
-        As in the full model, for a fair comparison (paper: σ, λ).
-    n_epochs, batch_size, n_code_steps : int
-        Passes over the data, images per update, FISTA steps.
-    dictionary_rate : float
-        Learning rate at the start (paper: η_Φ, "manually optimized"); the second-order step makes it relative. It
-        falls to 0 along half a cosine, which gives a better dictionary than any constant rate.
-    history : int
-        Batches over which α² is averaged (paper: 300).
-    damping : float
-        Added to that average (paper: ε = 0.001).
+    The learning rate falls to 0 along half a cosine, which gives a better dictionary than any constant one.
     """
 
     noise_std: float = 0.1
     sparsity: float = 10.0
     n_epochs: int = 20
     batch_size: int = 100
-    n_code_steps: int = 50
-    dictionary_rate: float = 0.001
-    history: int = 300
-    damping: float = 0.001
+    n_code_steps: int = 50  # of FISTA
+    dictionary_rate: float = 0.001  # at the start (paper: η_Φ, "manually optimized"), and relative
+    history: int = 300  # batches over which α² is averaged
+    damping: float = 0.001  # added to that average (paper: ε)
 
     def __post_init__(self) -> None:
         check_real("noise_std", self.noise_std, **NOISE)
@@ -156,9 +144,8 @@ def pair_statistics(model: Parameters, second: Images, engine: Engine) -> Basis:
 
     That term would only shrink W, whose columns have norm 1.
     """
-    moved, returned = engine.carry(
-        Evidence.of_planes(model, model.to_planes(model.dictionary.T), model.to_planes(second))
-    )
+    evidence = Evidence.of_planes(model, model.to_planes(model.dictionary.T), model.to_planes(second))
+    moved, returned = engine.carry(evidence)
     return (second.T @ moved.flatten(1) + model.dictionary @ returned.flatten(1)) / len(second)
 
 
@@ -174,9 +161,6 @@ def learn_subgroup(
     generator: torch.Generator,
 ) -> Basis:
     """Learn W from pairs of unit-norm images, the second moved from the first."""
-    check_unit_norm(check_images(first, len(group_basis), group_basis.dtype))
-    check_matrix("second", second, ("pair", len(first)), ("n_pixels", len(group_basis)), group_basis.dtype)
-    check_unit_norm(second, argument="second")
     engine = AdaptiveEngine(frequencies, dtype=first.dtype, device=first.device)
     average = None
     for rows, share in _batches(len(first), check_count("n_epochs", n_epochs), PAIRS_PER_BATCH, generator):

@@ -14,7 +14,8 @@ from torch import Tensor
 from liesparse import em, stiefel
 from liesparse._checks import reject
 from liesparse.files import Sealed, need, read_sealed, write_sealed
-from liesparse.model import TENSORS, Outer, Parameters
+from liesparse.groups import Basis
+from liesparse.model import TENSORS, Parameters
 from liesparse.state import State
 
 _STATE = ("momentum", "second_moment", "moved", "returned", "gram", "random")
@@ -56,7 +57,7 @@ def unpack_parameters(sealed: Sealed, path: str | Path) -> Parameters:
     parts: dict[str, Any] = {name: sealed.tensors[name] for name in TENSORS}
     if any(name in sealed.tensors for name in _OUTER):
         need(sealed, path, {}, _OUTER)
-        parts["outer"] = Outer(*(sealed.tensors[name] for name in _OUTER))
+        parts["outer"] = Basis(*(sealed.tensors[name] for name in _OUTER))
     return Parameters(**parts, **{name: sealed.header[name] for name in numbers}).validate()
 
 

@@ -93,19 +93,13 @@ def infer_codes(
     update: CodeUpdate = "subgradient",
     gradient: Gradient = "approximate",
 ) -> Codes:
-    """Find α̂ = argmax P(α|I) by FISTA [Chau20, Algorithm 1 lines 4-9, app. D].
+    """Find α̂ = argmax P(α|I) of unit-norm images by FISTA [Chau20, Algorithm 1 lines 4-9, app. D].
 
     Everything happens in the 2L plane coordinates A = WᵀΦ and v = WᵀI; no step touches the pixels.
     The codes carry no gradient.
 
     Parameters
     ----------
-    parameters : Parameters
-        The model.
-    images : Tensor of shape (batch, n_pixels)
-        Unit-norm images.
-    engine : Engine
-        Integrates the pose out.
     n_code_steps : int, default=20
         FISTA steps (paper: T).
     start : float or Tensor of shape (batch, n_components), default=0.01
@@ -139,8 +133,9 @@ def infer_codes(
         variance=parameters.noise_std**2,
         exact=gradient == "exact",
         subgradient=update == "subgradient",
+        turn=parameters.turn,
     )
-    return engine.find_codes(start, ascent, parameters.turn)
+    return engine.find_codes(start, ascent)
 
 
 @full_precision

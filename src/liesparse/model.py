@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from liesparse import _checks, torus
 from liesparse._checks import check_count, check_matrix, check_real, check_shape, reject
+from liesparse.groups import Basis
 
 Images = Float[Tensor, "batch pixel"]
 Codes = Float[Tensor, "batch component"]
@@ -21,13 +22,6 @@ Planes = Float[Tensor, "batch irrep 2"]  # one coordinate pair for each plane
 Natural = Float[Tensor, "irrep 2"]  # η of a prior
 Numbers = Float[Tensor, " batch"]
 TENSORS = ("group_basis", "dictionary", "frequencies", "pose_prior")  # of Parameters
-
-
-class Outer(NamedTuple):
-    """A known torus action T₂ that moves a picture after the model's own T₁ has: I = T₂(s₂) T₁(s₁) Φα + ε."""
-
-    group_basis: Float[Tensor, "pixel outer_column"]
-    frequencies: Int[Tensor, "outer_irrep outer_torus"]
 
 
 @dataclass(frozen=True)
@@ -48,8 +42,8 @@ class Parameters:
         Rate of the exponential prior on the codes (paper: λ).
     pose_prior : Tensor of shape (n_irreps, 2)
         Natural parameters of the conjugate prior on the pose (paper: η); zeros are the uniform prior.
-    outer : Outer, optional
-        A known action after that of W; the pose then is (s₂, s₁), the outer part first.
+    outer : Basis, optional
+        A known action T₂ after that of W, I = T₂(s₂) T₁(s₁) Φα + ε; the pose then is (s₂, s₁), the outer part first.
     """
 
     group_basis: Float[Tensor, "pixel column"]
@@ -58,7 +52,7 @@ class Parameters:
     noise_std: float
     sparsity: float
     pose_prior: Natural
-    outer: Outer | None = None
+    outer: Basis | None = None
 
     def __post_init__(self) -> None:
         _checks.check_frequencies(self.frequencies)
@@ -112,9 +106,9 @@ class Parameters:
         return self.frequencies.shape[0]
 
     @property
-    def actions(self) -> tuple[Outer, ...]:
+    def actions(self) -> tuple[Basis, ...]:
         """W and ω of each group, the outer one first."""
-        own = Outer(self.group_basis, self.frequencies)
+        own = Basis(self.group_basis, self.frequencies)
         return (own,) if self.outer is None else (self.outer, own)
 
     @property
@@ -139,7 +133,7 @@ class Parameters:
     def map(self, function: Callable[[Tensor], Tensor]) -> Parameters:
         """Return the model with a function applied to each tensor."""
         changed: dict[str, Any] = {name: function(getattr(self, name)) for name in TENSORS}
-        return replace(self, **changed, outer=self.outer and Outer(*map(function, self.outer)))
+        return replace(self, **changed, outer=self.outer and Basis(*map(function, self.outer)))
 
     def to_planes(self, images: Images) -> Planes:
         """Return Wᵀ I, one coordinate pair for each plane."""
@@ -162,13 +156,6 @@ class Parameters:
 def uniform_prior(n_irreps: int, *, dtype: torch.dtype = torch.float32) -> Natural:
     """Return the natural parameters of the uniform pose prior, κ = 0 [Chau20, app. B]."""
     return torch.zeros(check_count("n_irreps", n_irreps), 2, dtype=dtype)
-
-
-def conjugate_prior(concentrations: Float[Tensor, " irrep"], means: Float[Tensor, " irrep"]) -> Natural:
-    """Return η = (κ cos μ, κ sin μ) of the prior P(s) ∝ exp Σ κ_l cos(ω_l·s - μ_l) [Chau20, app. B]."""
-    if not bool((concentrations >= 0).all()):  # also catches NaN
-        reject("concentrations", "numbers >= 0", f"a minimum of {float(concentrations.min())}", "Shift μ by π instead.")
-    return concentrations[:, None] * torus.features(means)
 
 
 @dataclass(frozen=True)
@@ -230,7 +217,7 @@ def undo_transform(parameters: Parameters, images: Images, poses: Poses) -> Imag
     return images
 
 
-def _parts(parameters: Parameters, images: Images, poses: Poses) -> list[tuple[Outer, Float[Tensor, "batch _"]]]:
+def _parts(parameters: Parameters, images: Images, poses: Poses) -> list[tuple[Basis, Float[Tensor, "batch _"]]]:
     """Return each group with its part of the poses, the outer one first."""
     check_matrix("images", images, ("batch", None), ("n_pixels", parameters.n_pixels), parameters.dtype)
     check_matrix("poses", poses, ("batch", len(images)), ("torus_dim", parameters.torus_dim), parameters.dtype)

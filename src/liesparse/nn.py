@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from liesparse import stiefel, torus
 from liesparse._checks import check_count, check_group_basis, check_n_pixels, check_real, check_shape, describe, reject
-from liesparse.lattice import half_lattice
 from liesparse.model import Images, Parameters, Poses
-from liesparse.posterior import natural_parameters
+from liesparse.posterior import Evidence
+from liesparse.torus import half_lattice
 
 NO_EVIDENCE = 1e-5  # a pull towards s = 0, so that a flat posterior has a mean and a finite gradient
 POLISH = 2  # Newton-Schulz steps against rounding: W is orthonormal in float32 up to a condition number of V of 300
@@ -153,7 +153,7 @@ class TorusPose(nn.Module):
             basis = action.group_basis
             flat = basis.new_zeros(action.n_irreps, 2)
             planes = torus.to_planes(basis, first), torus.to_planes(basis, second)
-            natural = natural_parameters(*planes, self.noise_std, flat)
+            natural = Evidence(*planes, self.noise_std, flat).natural
             # Scale η so that no peak is narrower than the grid's spacing.
             squares = action.frequencies.to(natural).square().sum(dim=1)
             sharpest = natural.square().sum(dim=-1).add(torch.finfo(dtype).tiny).sqrt() @ squares  # bounds ‖η·T''‖

@@ -15,7 +15,7 @@ from liesparse.inference import infer_codes
 from liesparse.initialization import PAPER_NOISE, random_start, start_from_data, suggest_noise
 from liesparse.learning import engine_for, learn, resume
 from liesparse.metrics import infer, objective
-from liesparse.model import Outer, Parameters, PosePrior, undo_transform, uniform_prior
+from liesparse.model import Parameters, PosePrior, undo_transform, uniform_prior
 from liesparse.pairs import chain_shapes, choose_shapes, learn_motion, sort_again
 from liesparse.pose_coordinates import faster_poses, improve_coordinates
 from liesparse.posterior import PoseEngine
@@ -150,7 +150,7 @@ def _start_of_group(
     basis: Basis,
     recipe: Recipe,
     generator: torch.Generator,
-    outer: Outer | None = None,
+    outer: Basis | None = None,
 ) -> Parameters:
     """Return a start with the W of a known group, and shapes that are sorted with its motion."""
     n_irreps = len(basis.frequencies)
@@ -204,7 +204,7 @@ def _start_of_composition(
         alone = _with_group(model, group.inner)
         return _start_of_inner(first, images[:BROUGHT], together[:BROUGHT], alone, recipe, generator)
     inner = group.inner.make_basis(together, n_irreps)
-    return _start_of_group(images, model, inner, recipe, generator, Outer(*basis))
+    return _start_of_group(images, model, inner, recipe, generator, basis)
 
 
 def _start_of_inner(
@@ -219,7 +219,7 @@ def _start_of_inner(
 
     In several passes: each shape may lie at a place of its own, and both groups know better where each image is.
     """
-    outer = Outer(first.group_basis, first.frequencies)
+    outer = Basis(first.group_basis, first.frequencies)
 
     def compose(found: Parameters) -> Parameters:
         return replace(found, noise_std=first.noise_std, outer=outer)

@@ -15,7 +15,6 @@ import torch
 from liesparse import Parameters, cli, random_start, save_model, start_from_data
 from liesparse.data import ShardBatches, open_shards
 from liesparse.groups import Shifts
-from liesparse.model import Outer
 from liesparse.parallel import Group, LostError, join
 from liesparse.settings import Settings
 from liesparse.state import Progress
@@ -58,7 +57,7 @@ def make_start(data: torch.Tensor, method: str = "") -> Parameters:
         dtype=data.dtype,
     )
     start = start_from_data(start, data, generator=rng)
-    return replace(start, outer=Outer(*Shifts(24).make_basis(data, 6))) if method == "composition" else start
+    return replace(start, outer=Shifts(24).make_basis(data, 6)) if method == "composition" else start
 
 
 def learn(group: Group, method: str, out: Path, shards: str, deadly: int) -> None:

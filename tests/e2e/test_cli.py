@@ -12,7 +12,7 @@ import pytest
 
 from liesparse import __version__
 from liesparse.cli.common import ProgressBar, show_start
-from liesparse.posterior.kernels.library import runnable
+from liesparse.posterior.kernels import runnable
 from liesparse.reproduce import bench, figures
 from liesparse.run_directory import load_run
 from shell import Forked, call_main, run

@@ -5,9 +5,8 @@ import math
 import torch
 
 from liesparse import torus
-from liesparse.lattice import half_lattice
+from liesparse.groups import Basis
 from liesparse.model import (
-    Outer,
     Parameters,
     log_likelihood_given_pose,
     log_prior_poses,
@@ -18,6 +17,7 @@ from liesparse.posterior import (
     CompositeEngine,
     ReferenceEngine,
 )
+from liesparse.torus import half_lattice
 
 F64 = torch.float64
 N_OUTER = 24
@@ -31,7 +31,7 @@ def make_composition(rng, *, inner_dim=1, outer_dim=1, n_pixels=20, noise_std=0.
     basis = torch.linalg.qr(outer_basis @ drawn if inside else drawn).Q
     dictionary = torch.nn.functional.normalize(basis @ torch.randn(8, 3, generator=rng, dtype=F64), dim=0)
     prior = uniform_prior(4, dtype=F64)
-    return Parameters(basis, dictionary, frequencies, noise_std, 0.5, prior, Outer(outer_basis, outer_frequencies))
+    return Parameters(basis, dictionary, frequencies, noise_std, 0.5, prior, Basis(outer_basis, outer_frequencies))
 
 
 def draw(model, rng, n_images=4):

@@ -15,7 +15,6 @@ from liesparse.inference import infer_codes
 from liesparse.learning import learn
 from liesparse.metrics import examine
 from liesparse.model import (
-    Outer,
     Parameters,
     apply_transform,
     uniform_prior,
@@ -40,7 +39,7 @@ def test_few_points_give_what_all_points_give(rng):
     bases = [part.make_basis(images, 60) for part in parts]
     digits = torch.nn.functional.normalize(embedded_digits().flatten(1), dim=1)
     model = Parameters(bases[1].group_basis, digits.T, bases[1].frequencies, 0.1, 10.0, uniform_prior(60))
-    model = replace(model, outer=Outer(*bases[0]))
+    model = replace(model, outer=bases[0])
     quick = engine_of(model)
     slow = WholeEngine(quick.outer, model.frequencies)
     codes = infer_codes(model, images, quick)
@@ -60,7 +59,7 @@ def test_one_shape_in_two_poses_overlaps_with_itself(rng):
     other = torch.nn.functional.normalize(embedded_digits()[7].flatten()[None], dim=1)
     dictionary = torch.cat((shapes, other)).T.contiguous()
     model = Parameters(bases[1].group_basis, dictionary, bases[1].frequencies, 0.1, 10.0, uniform_prior(100))
-    model = replace(model, outer=Outer(*bases[0]))
+    model = replace(model, outer=bases[0])
     overlaps = pose_overlaps(model, engine_of(model))
     assert float(overlaps[0, 1]) > 0.9
     assert float(overlaps[0, 2]) < 0.85

@@ -19,6 +19,8 @@ from liesparse.model import (
 from liesparse.posterior import (
     CompositeEngine,
     CompositePosterior,
+    Evidence,
+    engine_of,
     log_likelihood,
     make_engine,
 )
@@ -158,6 +160,21 @@ def test_modes_are_the_highest_places(rng):
     posterior = CompositePosterior(model, images, codes)
     near = poses[:, None] + 0.02 * torch.randn(6, 20, 3, generator=rng, dtype=F64)
     assert bool((posterior.log_prob(poses)[:, None] >= posterior.log_prob(near)).all())
+
+
+@pytest.mark.usefixtures("few_points")
+def test_modes_are_found_some_images_at_a_time(rng):
+    """Of vague images more points of the inner torus matter than of sharp ones, and each part has its own number."""
+    model = make_composition(rng, noise_std=0.02)
+    images, codes, _ = draw(model, rng, 8)
+    codes[:4] /= 1000
+    engine, evidence = engine_of(model), Evidence.of(model, images, codes)
+    together = engine.find_modes(evidence, 5)
+    engine.at_once = 4
+    in_parts = engine.find_modes(evidence, 5)
+    assert together.poses.shape == in_parts.poses.shape == (8, 5, 2)
+    assert_close(in_parts.log_density[:, 0], together.log_density[:, 0])
+    assert engine.find_modes(evidence, 40).poses.shape == (8, 40, 2)
 
 
 @pytest.mark.usefixtures("few_points")

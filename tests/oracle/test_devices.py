@@ -13,7 +13,6 @@ from liesparse.baselines import infer_sparse_codes
 from liesparse.devices import read_numbers
 from liesparse.inference import expect_pose, infer_codes, map_poses, parameter_gradients
 from liesparse.initialization import leading_subspace, random_start, start_from_data
-from liesparse.lattice import half_lattice
 from liesparse.learning import advance, learn
 from liesparse.model import draw_codes, generate, reconstruct
 from liesparse.posterior import (
@@ -28,6 +27,7 @@ from liesparse.posterior import (
 from liesparse.reseed import pose_overlaps
 from liesparse.settings import Settings
 from liesparse.state import State
+from liesparse.torus import half_lattice
 
 META = torch.device("meta")
 SETTINGS = Settings(n_grid=12, n_code_steps=3)
@@ -100,13 +100,13 @@ def test_moments_densities_and_poses_are_found_where_the_images_are(there):
     with Watch() as seen:
         natural = pose_natural(model, images, codes)
         found = engine.moments(natural)
-        density = engine.density(natural)
+        values = engine.values(natural)
         likelihood = log_likelihood(model, images, codes, engine)
     assert seen.places == {"meta"}
     assert not seen.copied
     assert (found.rotation.device, found.rotation.shape) == (META, natural.shape)
     assert (found.log_partition.device, found.log_partition.shape) == (META, (BATCH,))
-    assert (density.shape, likelihood.shape) == ((BATCH, 12, 12), (BATCH,))
+    assert (values.shape, likelihood.shape) == ((BATCH, 12 * 12), (BATCH,))
 
 
 def test_poses_take_only_the_frequencies_and_the_grid_along(there):

@@ -9,11 +9,11 @@ from torch.testing import assert_close
 
 from liesparse import em, stiefel
 from liesparse.inference import expect_pose
-from liesparse.lattice import energy_basis, half_lattice
 from liesparse.learning import learn
 from liesparse.model import compose, log_likelihood_given_pose, reconstruct
 from liesparse.posterior import ReferenceEngine, log_likelihood, pose_natural
 from liesparse.settings import Settings
+from liesparse.torus import energy_basis, half_lattice
 
 F64 = torch.float64
 
@@ -41,7 +41,7 @@ def test_codes_are_counted_by_their_weights(scene):
 
 def expected_log_likelihood(candidate, model, images, codes, engine):
     """E_s[ln P(I|s,α)] of a candidate under the posterior of the present model, by dense quadrature."""
-    probabilities = engine.probabilities(pose_natural(model, images, codes))
+    probabilities = torch.softmax(engine.values(pose_natural(model, images, codes)), dim=1)
     n_points, n_images = len(engine.points), len(images)
     every = (rows.repeat_interleave(n_points, dim=0) for rows in (images, codes))
     values = log_likelihood_given_pose(candidate, *every, engine.points.repeat(n_images, 1)).view(n_images, n_points)
@@ -55,7 +55,7 @@ def with_basis(model, W):
 
 def test_the_averages_are_their_sums_over_poses(scene, rotation_matrix):
     model, images, codes, engine = scene
-    probabilities = engine.probabilities(pose_natural(model, images, codes))
+    probabilities = torch.softmax(engine.values(pose_natural(model, images, codes)), dim=1)
     moved = torch.zeros_like(model.group_basis)
     returned = torch.zeros(8, 3, dtype=F64)
     for image, code, row, weights in zip(images, codes, compose(model, codes), probabilities, strict=True):

@@ -16,7 +16,6 @@ from liesparse.inference import (
     infer_codes,
     map_poses,
 )
-from liesparse.lattice import half_lattice
 from liesparse.model import reconstruct
 from liesparse.posterior import (
     Evidence,
@@ -27,6 +26,7 @@ from liesparse.posterior import (
     pose_natural,
     refine_poses,
 )
+from liesparse.torus import half_lattice
 
 F64 = torch.float64
 
@@ -36,7 +36,7 @@ def mean_transform(rotation_matrix):
     """Return T̄ for each image as a dense matrix, by summing T(s) over the grid."""
 
     def build(model, images, codes, engine):
-        probabilities = engine.probabilities(pose_natural(model, images, codes))
+        probabilities = torch.softmax(engine.values(pose_natural(model, images, codes)), dim=1)
         matrices = [
             model.group_basis @ rotation_matrix(model.frequencies, p) @ model.group_basis.T for p in engine.points
         ]

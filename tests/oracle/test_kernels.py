@@ -11,11 +11,10 @@ import torch
 from torch.testing import assert_close
 
 from liesparse.inference import infer_codes
-from liesparse.lattice import half_lattice
 from liesparse.model import reconstruct
-from liesparse.posterior import AdaptiveEngine, GridEngine, ReferenceEngine, SamplingEngine, pose_natural
-from liesparse.posterior.kernels import library as library_module
-from liesparse.posterior.kernels.library import runnable
+from liesparse.posterior import AdaptiveEngine, GridEngine, ReferenceEngine, SamplingEngine, kernels, pose_natural
+from liesparse.posterior.kernels import runnable
+from liesparse.torus import half_lattice
 
 F64 = torch.float64
 KERNELS = runnable()  # a kernel that this processor can run but that is not installed is a failure, not a skip
@@ -138,7 +137,7 @@ def test_one_image_whose_ascent_is_too_sharp_is_done_again_alone(kernel, make_mo
 @pytest.mark.parametrize("whose", ["torch's", "Python's"])
 def test_threads_change_no_bit(kernel, n_threads, whose, monkeypatch):
     if whose == "Python's":
-        monkeypatch.setattr(library_module, "_torch_runtime", lambda: None)
+        monkeypatch.setattr(kernels, "_torch_runtime", lambda: None)
     frequencies = half_lattice(2, 40)
     natural = torch.randn(33, 40, 2, generator=torch.Generator().manual_seed(0))
     engine = AdaptiveEngine(frequencies, kernel=kernel)
@@ -166,7 +165,7 @@ def test_a_forked_process_has_threads_of_its_own():
     code = f"""
 import os, torch
 torch.set_num_threads(3)
-from liesparse.lattice import half_lattice
+from liesparse.torus import half_lattice
 from liesparse.posterior import GridEngine
 engine, natural = GridEngine(half_lattice(2, 40), 50, kernel={KERNELS[0]!r}), torch.ones(60, 40, 2)
 engine.moments(natural)
@@ -193,12 +192,13 @@ def test_torch_does_it_where_it_is_chosen(monkeypatch):
 def test_the_environment_chooses_a_kernel(kernel, monkeypatch):
     monkeypatch.setenv("LIESPARSE_KERNEL", kernel)
     assert GridEngine(half_lattice(2, 4), 6).kernel == kernel
-    assert library_module.choose().reason == "chosen by LIESPARSE_KERNEL"
+    assert kernels.choose().reason == "chosen by LIESPARSE_KERNEL"
+    assert kernels.choose(kernel).reason == "chosen by name"
 
 
 def test_a_kernel_that_cannot_run_here_is_refused(monkeypatch):
     """It would end the process with an illegal instruction."""
-    monkeypatch.setattr(library_module, "runnable", lambda: ("baseline",))
+    monkeypatch.setattr(kernels, "runnable", lambda: ("baseline",))
     monkeypatch.setenv("LIESPARSE_KERNEL", "avx512")
     with pytest.raises(ValueError, match="LIESPARSE_KERNEL: expected one of baseline, torch on this processor"):
         GridEngine(half_lattice(2, 4), 6)
@@ -218,7 +218,7 @@ def test_a_kernel_that_cannot_run_here_is_refused(monkeypatch):
     ],
 )
 def test_the_processor_decides_what_can_run(monkeypatch, machine, ability, expected):
-    monkeypatch.setattr(library_module.platform, "machine", lambda: machine)
+    monkeypatch.setattr(kernels.platform, "machine", lambda: machine)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: ability)
     assert runnable() == expected
 
@@ -227,48 +227,48 @@ def test_the_processor_decides_what_can_run(monkeypatch, machine, ability, expec
 def elsewhere(monkeypatch, tmp_path):
     """Look for libraries in an empty folder."""
     monkeypatch.delenv("LIESPARSE_KERNEL", raising=False)
-    monkeypatch.setattr(library_module, "FOLDER", tmp_path)
-    library_module.load.cache_clear()
+    monkeypatch.setattr(kernels, "FOLDER", tmp_path)
+    kernels.load.cache_clear()
     yield tmp_path
-    library_module.load.cache_clear()
+    kernels.load.cache_clear()
 
 
 @pytest.mark.usefixtures("elsewhere")
 def test_a_package_without_kernels_uses_torch():
-    choice = library_module.choose()
+    choice = kernels.choose()
     assert choice.library is None
     assert "no " in choice.reason
     assert GridEngine(half_lattice(2, 4), 6).kernel == "torch"
 
 
 def test_a_damaged_library_is_a_warning_and_torch(elsewhere, caplog):
-    name = f"{KERNELS[0]}.{library_module.SUFFIXES.get(library_module.platform.system(), 'so')}"
+    name = f"{KERNELS[0]}.{kernels.SUFFIXES.get(kernels.platform.system(), 'so')}"
     (elsewhere / name).write_bytes(b"not a library")
-    assert library_module.load(KERNELS[0]) is None
+    assert kernels.load(KERNELS[0]) is None
     assert "cannot be loaded" in caplog.text
 
 
 @pytest.mark.parametrize("what", ["interface", "struct"])
 def test_a_library_of_another_version_is_a_warning_and_torch(monkeypatch, caplog, what):
     class Longer(ctypes.Structure):
-        _fields_ = (*library_module.Level._fields_, ("more", ctypes.c_double))
+        _fields_ = (*kernels.Level._fields_, ("more", ctypes.c_double))
 
     if what == "interface":
-        monkeypatch.setattr(library_module, "INTERFACE", library_module.INTERFACE + 1)
+        monkeypatch.setattr(kernels, "INTERFACE", kernels.INTERFACE + 1)
     else:
-        monkeypatch.setattr(library_module, "STRUCTS", (Longer, *library_module.STRUCTS[1:]))
-    library_module.load.cache_clear()
+        monkeypatch.setattr(kernels, "STRUCTS", (Longer, *kernels.STRUCTS[1:]))
+    kernels.load.cache_clear()
     try:
-        assert library_module.load(KERNELS[0]) is None
+        assert kernels.load(KERNELS[0]) is None
         assert "another version" in caplog.text
     finally:
-        library_module.load.cache_clear()
+        kernels.load.cache_clear()
 
 
 def test_loading_does_not_change_how_the_process_rounds():
     """Fast-math start-up code would flush denormals everywhere."""
     for kernel in KERNELS:
-        assert library_module.load(kernel) is not None
+        assert kernels.load(kernel) is not None
     assert float(torch.tensor(1e-40) * 1.0) > 0
 
 

@@ -27,7 +27,7 @@ def autograd(model, images, codes, engine, name):
 
 def exact_second_moment(model, images, codes, engine):
     """S = E[R(s) u uᵀ R(s)ᵀ] averaged over the batch, by dense quadrature: the paper's difficult term."""
-    probabilities = engine.probabilities(pose_natural(model, images, codes))
+    probabilities = torch.softmax(engine.values(pose_natural(model, images, codes)), dim=1)
     angles = torus.phases(model.frequencies, engine.points.to(images))
     total = images.new_zeros(2 * model.n_irreps, 2 * model.n_irreps)
     for weights, planes in zip(probabilities, model.to_planes(compose(model, codes)), strict=True):
@@ -63,7 +63,7 @@ def test_exact_group_basis_gradient_is_autograd(make_model, draw, prior):
     model = make_model(2, prior=prior)
     images, codes, _ = draw(model)
     engine = ReferenceEngine(model.frequencies, 24, dtype=F64)
-    probabilities = engine.probabilities(pose_natural(model, images, codes))
+    probabilities = torch.softmax(engine.values(pose_natural(model, images, codes)), dim=1)
     W = model.group_basis.clone().requires_grad_()
     moved = replace(model, group_basis=W)
     total = torch.zeros((), dtype=F64)
@@ -109,7 +109,7 @@ def test_approximate_gradients_are_their_matrix_forms(make_model, draw, rotation
     model = make_model(4)
     images, codes, _ = draw(model)
     engine = ReferenceEngine(model.frequencies, 9, dtype=F64)
-    probabilities = engine.probabilities(pose_natural(model, images, codes))
+    probabilities = torch.softmax(engine.values(pose_natural(model, images, codes)), dim=1)
     W, Phi = model.group_basis, model.dictionary
     for_Phi, for_W = torch.zeros_like(Phi), torch.zeros_like(W)
     for row in range(len(images)):

@@ -5,7 +5,7 @@ import math
 import torch
 
 from liesparse import torus
-from liesparse.posterior.ascent import find_modes
+from liesparse.posterior.interface import find_modes
 
 
 def test_from_any_start_only_maxima_are_found():

@@ -14,7 +14,7 @@ from torch.testing import assert_close
 from liesparse import stiefel, torus
 from liesparse.model import apply_transform
 from liesparse.nn import TorusAction, TorusPose
-from liesparse.posterior import TorusPosterior, natural_parameters
+from liesparse.posterior import Evidence, TorusPosterior
 
 F64 = torch.float64
 
@@ -181,7 +181,7 @@ def test_pose_is_the_mean_of_the_posterior(rng, torus_dim):
     basis = layer.group_basis.detach()
     planes = [(images @ basis).unflatten(1, (-1, 2)) for images in (first, second)]
     flat = torch.zeros(layer.n_irreps, 2, dtype=F64)
-    posterior = TorusPosterior(natural_parameters(*planes, 1.5, flat), layer.frequencies)
+    posterior = TorusPosterior(Evidence(*planes, 1.5, flat).natural, layer.frequencies)
     found = TorusPose(layer, noise_std=1.5)(first, second).detach()
     assert_close(torus.wrap(found - posterior.mean), torch.zeros_like(found), rtol=0, atol=1e-3)
 

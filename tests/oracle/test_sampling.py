@@ -12,7 +12,6 @@ from liesparse.data import translations_rotations
 from liesparse.estimators import LieSparseCoder
 from liesparse.inference import infer_codes, map_poses
 from liesparse.initialization import random_start
-from liesparse.lattice import half_lattice
 from liesparse.learning import learn
 from liesparse.model import reconstruct
 from liesparse.posterior import (
@@ -23,10 +22,11 @@ from liesparse.posterior import (
     make_engine,
     pose_log_density,
 )
-from liesparse.posterior.kernels.library import runnable
+from liesparse.posterior.kernels import runnable
 from liesparse.posterior.sampling import cloud_points, even_points
 from liesparse.reproduce.bench import relative_error
 from liesparse.settings import Settings
+from liesparse.torus import half_lattice
 from scale import own_images, own_naturals
 
 F64 = torch.float64
@@ -275,7 +275,7 @@ def test_the_posterior_as_an_object_uses_draws_where_a_cube_would_be_too_fine():
     posterior = TorusPosterior(natural, frequencies)
     assert isinstance(posterior._engine, SamplingEngine)
     grid = GridEngine(frequencies, 110, dtype=F64)
-    points, weights = grid.points, grid.probabilities(natural.double())
+    points, weights = grid.points, torch.softmax(grid.values(natural.double()), dim=1)
     mean = torch.atan2(weights @ points.sin(), weights @ points.cos())
     apart = torus.wrap(points - mean[:, None])
     covariance = torch.einsum("bp,bpi,bpj->bij", weights, apart, apart)

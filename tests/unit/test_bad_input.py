@@ -10,19 +10,19 @@ from liesparse import stiefel
 from liesparse.baselines import SparseCodingSettings, infer_sparse_codes
 from liesparse.inference import infer_codes, map_poses
 from liesparse.initialization import random_start, start_from_data
-from liesparse.lattice import half_lattice
 from liesparse.learning import LearningError, learn
 from liesparse.metrics import evaluate
 from liesparse.model import (
     Parameters,
+    PosePrior,
     apply_transform,
-    conjugate_prior,
     log_prior_poses,
     reconstruct,
     uniform_prior,
 )
 from liesparse.posterior import GridEngine, log_likelihood
 from liesparse.settings import Settings
+from liesparse.torus import half_lattice
 
 pytestmark = pytest.mark.usefixtures("without_type_checker")
 
@@ -239,8 +239,8 @@ def test_starts():
 
 
 def test_priors(model):
-    with pytest.raises(ValueError, match="concentrations: expected numbers >= 0"):
-        conjugate_prior(torch.tensor([-1.0]), torch.tensor([0.0]))
+    with pytest.raises(ValueError, match="concentrations: expected a finite number >= 0"):
+        PosePrior(((1, 0),), (-1.0,), (0.0,))
     informed = replace(model, pose_prior=model.pose_prior + 1)
     with pytest.raises(ValueError, match="prior_log_partition: expected ln Z"):
         log_prior_poses(informed, torch.zeros(1, 2, dtype=torch.float64))

@@ -14,7 +14,7 @@ from liesparse.data import translations_rotations
 from liesparse.figures import spread
 from liesparse.groups import Rotations, Translations
 from liesparse.initialization import known_translation
-from liesparse.model import Outer, Parameters, reconstruct, uniform_prior
+from liesparse.model import Parameters, reconstruct, uniform_prior
 from liesparse.run_directory import Run, save_run
 from liesparse.verdict import Verdict
 from shell import run
@@ -247,7 +247,7 @@ def test_pictures_that_are_shifted_and_turned_come_to_lie_alike(shapes, tmp_path
     still = translations_rotations(200, **turned | {"max_shift": 0}, generator=torch.Generator().manual_seed(1)).images
     outer, inner = Translations(14, 14).make_basis(made, 98), Rotations(14, 14).make_basis(still, 60)
     prior = uniform_prior(len(inner.frequencies))
-    model = Parameters(inner.group_basis, upright.T, inner.frequencies, 0.1, 10.0, prior, outer=Outer(*outer))
+    model = Parameters(inner.group_basis, upright.T, inner.frequencies, 0.1, 10.0, prior, outer=outer)
     coder = LieSparseCoder.from_model(model, (14, 14))
     coder.pose_ranges_ = coder.pose_ranges(made)
     usual = torch.tensor([0.9, -0.8, 0.5])  # off the middle, where the order matters

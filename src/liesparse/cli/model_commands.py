@@ -9,17 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from liesparse.cli.common import (
-    DataDir,
-    JsonOption,
-    ProgressBar,
-    check_writable,
-    console,
-    count,
-    fail,
-    import_quickly,
-    write_numbers,
-)
+from liesparse.cli import common
+from liesparse.cli.common import DataDir, JsonOption, console, count, fail
 from liesparse.cli.train import print_metrics, print_verdict
 
 if TYPE_CHECKING:
@@ -48,7 +39,7 @@ def _open(run: Path, data: str | None, data_dir: Path | None) -> tuple[Run, str,
 
 def _open_images(run: Path, images: str, data_dir: Path | None) -> tuple[LieSparseCoder, ImagesInOrder]:
     """Return the model of a run, and the images for it."""
-    import_quickly()
+    common.import_quickly()
     from liesparse.data import load_images
     from liesparse.run_directory import load_run
 
@@ -76,7 +67,7 @@ def _describe(coder: LieSparseCoder, rows: ImagesInOrder) -> tuple[Any, ...]:
 
     parts = []
     console.print(rows.summary())
-    with ProgressBar("images") as bar:
+    with common.ProgressBar("images") as bar:
         for place, chunk in enumerate(rows.images.split(CHUNK)):
             (codes, poses), posterior, scores, confidence = coder.describe(chunk)
             parts.append((codes, poses, posterior.width.to(poses), scores, *confidence))
@@ -99,7 +90,7 @@ def evaluate(run: RunArgument, data: OtherData = None, data_dir: DataDir = None,
     opened, _, loaded = _open(run, data, data_dir)
     console.print(loaded.summary())
     metrics = measure(opened.coder, opened.baseline, loaded.test, large_baseline=opened.large_baseline)
-    write_numbers(metrics, json)
+    common.write_numbers(metrics, json)
     print_metrics(metrics)
     print_verdict(opened.coder, metrics)
 
@@ -144,15 +135,9 @@ def canonicalize(
     run: RunArgument,
     images: ImagesArgument,
     out: Annotated[Path, Option(help="Folder for the images.")],
-    uncertain: Annotated[
-        Path | None, Option(metavar="DIR", help="Another folder, for those of which the model is not sure.")
-    ] = None,
-    warp: Annotated[
-        bool, Option("--warp", help="Move the original pictures by the motion found, where it is a known one.")
-    ] = False,
-    keep_rest: Annotated[
-        bool, Option("--keep-rest", help="Keep what the group cannot represent, in its place.")
-    ] = False,
+    uncertain: Annotated[Path | None, Option(metavar="DIR", help="Another folder, for the doubtful ones.")] = None,
+    warp: Annotated[bool, Option("--warp", help="Move the original pictures, where the motion is known.")] = False,
+    keep_rest: Annotated[bool, Option("--keep-rest", help="Keep what the group cannot represent, as it is.")] = False,
     data_dir: DataDir = None,
 ) -> None:
     """Bring every image to the usual pose of its template. Writes PNGs, canonical.npy and .csv, and a sheet."""
@@ -170,7 +155,7 @@ def canonicalize(
             )
         if folder.is_dir() and any(folder.iterdir()):
             reject(option, "a new or an empty folder", f"{folder}, which holds files", "Choose another, or delete it.")
-        check_writable(folder, option)  # or fail before the work is done
+        common.check_writable(folder, option)  # or fail before the work is done
     ranges = coder.pose_ranges(rows.images) if coder.pose_ranges_ is None else coder.pose_ranges_
     codes, poses, _, _, how_sure = _describe(coder, rows)
     middles = ranges[codes.argmax(axis=1), :, 0]  # where pictures of its template are
@@ -262,14 +247,12 @@ def report(run: RunArgument, data: OtherData = None, data_dir: DataDir = None) -
 
 def explore(
     run: Annotated[
-        Path | None, Argument(metavar="[RUN]", help="Folder that `liesparse train` wrote; without it, a demo.")
+        Path | None, Argument(metavar="[RUN]", help="A run that `liesparse train` wrote, or a demo.")
     ] = None,
     port: Annotated[int, Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 0,
     host: Annotated[str, Option(help="Address to listen on; others than this machine's own need care.")] = "127.0.0.1",
     no_open: Annotated[bool, Option("--no-open", help="Do not open the browser.")] = False,
-    export: Annotated[
-        Path | None, Option(metavar="FILE.html", help="Write the page to one file, instead of serving it.")
-    ] = None,
+    export: Annotated[Path | None, Option(metavar="FILE.html", help="Write the page to a file; do not serve.")] = None,
     data_dir: DataDir = None,
 ) -> None:
     """Explore a model in the browser, with your own drawings."""

@@ -121,9 +121,9 @@ def doctor(
 
     from liesparse import __version__, devices
     from liesparse.data import list_datasets
-    from liesparse.posterior.kernels import library
+    from liesparse.posterior import kernels
 
-    kernel, versions = library.choose(), dict.fromkeys(PACKAGES, "not installed")
+    kernel, versions = kernels.choose(), dict.fromkeys(PACKAGES, "not installed")
     for package in PACKAGES:
         with suppress(metadata.PackageNotFoundError):
             versions[package] = metadata.version(package)

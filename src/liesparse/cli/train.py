@@ -186,7 +186,10 @@ def _learn(coder: LieSparseCoder, loaded: LoadedData, group: Group, note_options
             bar.show(f"epoch {epoch}: SNR {snr}, {speed:,.0f} images/s", progress.step, progress.n_steps)
             if progress.end_of_epoch and health and health["epoch"] == progress.epoch:
                 pace = (time.monotonic() - began) / max(progress.step - first, 1)
-                left = "-" if progress.n_steps is None else _minutes(pace * (progress.n_steps - progress.step))
+                left = "-"
+                if progress.n_steps is not None:
+                    minutes, seconds = divmod(int(pace * (progress.n_steps - progress.step)), 60)
+                    left = f"{minutes}:{seconds:02d}"
                 console.print(
                     f"{epoch:>7} {health['snr']:8.2f} {health['active_codes']:7.2f} {health['templates_alive']:6d} "
                     f"{health['objective']:10.1f} {health['posterior_width']:7.3f} {health['multimodal_share']:11.0%} "
@@ -204,11 +207,6 @@ def _learn(coder: LieSparseCoder, loaded: LoadedData, group: Group, note_options
             kept = "The same command with --resume goes on." if began else "Nothing was learned yet: start again."
             raise KeyboardInterrupt(f"Stopped. {kept}") from None
     coder.set_params(callbacks=None, checkpoint_dir=None)
-
-
-def _minutes(seconds: float) -> str:
-    """Return a time as minutes and seconds."""
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
 def print_verdict(coder: LieSparseCoder, metrics: dict[str, Any]) -> None:

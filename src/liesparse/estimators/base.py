@@ -23,7 +23,6 @@ from liesparse._checks import check_choice, check_count, reject
 from liesparse.checkpoint import versions
 from liesparse.devices import choose_device, to_cpu
 from liesparse.files import Sealed, need, read_sealed, write_sealed
-from liesparse.groups import KnownGroup
 from liesparse.model import PosePrior
 
 CHUNK = 64  # always so many rows at once, so that no result depends on an image's companions
@@ -167,7 +166,7 @@ def _as_plain(value: Any) -> Any:
     """Return a parameter as JSON can hold it."""
     if isinstance(value, PosePrior):
         return {"PosePrior": asdict(value)}
-    if isinstance(value, KnownGroup | groups.LearnedTorus | groups.Composition):
+    if isinstance(value, groups.Group):
         # Its sizes are those of the images, or its W that of the model.
         parts = value.name.split("@")
         return "@".join(part if part in groups.NAMES else groups.Fixed.name for part in parts)

@@ -19,7 +19,7 @@ from liesparse.data import ShardBatches, Shards
 from liesparse.devices import choose_device, to_cpu
 from liesparse.estimators.posed_coder import PosedCoder
 from liesparse.files import Sealed
-from liesparse.groups import Basis, Composition, Fixed, Group, KnownGroup, LearnedTorus, find_group
+from liesparse.groups import Composition, Fixed, Group, LearnedTorus, find_group
 from liesparse.learning import advance, engine_for
 from liesparse.model import Parameters, PosePrior
 from liesparse.parallel import ALONE
@@ -234,17 +234,16 @@ class LieSparseCoder(PosedCoder):
         return ModelSettings(**values | {"group": group})
 
     def _group(self) -> Group:
-        if isinstance(self.group, KnownGroup | LearnedTorus | Composition):
+        if isinstance(self.group, Group):
             return self.group
         names = self.group.split("@") if isinstance(self.group, str) else []
-        if hasattr(self, "model_") and (len(names) > 1 or Fixed.name in names):  # as a file has it
-            bases = [Basis(*action) for action in self.model_.actions]
-            if len(names) == len(bases):
-                parts = [
-                    Fixed(*basis) if name == Fixed.name else find_group(name, self.image_shape_, basis[1].shape[1])
-                    for name, basis in zip(names, bases, strict=True)
-                ]
-                return Composition(*parts) if len(parts) > 1 else parts[0]
+        bases = self.model_.actions if hasattr(self, "model_") else ()
+        if len(names) == len(bases) and (len(names) > 1 or Fixed.name in names):  # as a file has it
+            parts = [
+                Fixed(*basis) if name == Fixed.name else find_group(name, self.image_shape_, basis[1].shape[1])
+                for name, basis in zip(names, bases, strict=True)
+            ]
+            return Composition(*parts) if len(parts) > 1 else parts[0]
         return find_group(self.group, self.image_shape_, self.torus_dim)
 
     def coordinate_names(self) -> list[str] | None:

@@ -7,24 +7,22 @@ import torch
 from liesparse._checks import check_choice, reject
 from liesparse.model import Codes, Images, Parameters
 from liesparse.posterior.adaptive import AdaptiveEngine as AdaptiveEngine
-from liesparse.posterior.ascent import Ascent as Ascent
-from liesparse.posterior.ascent import pose_log_density as pose_log_density
-from liesparse.posterior.ascent import refine_poses as refine_poses
 from liesparse.posterior.base import Device
 from liesparse.posterior.base import Engine as Engine
-from liesparse.posterior.base import GridBased as GridBased
 from liesparse.posterior.base import GridEngine as GridEngine
 from liesparse.posterior.base import Moments as Moments
 from liesparse.posterior.base import ReferenceEngine as ReferenceEngine
 from liesparse.posterior.composite_posterior import CompositePosterior as CompositePosterior
 from liesparse.posterior.composition import CompositeEngine as CompositeEngine
 from liesparse.posterior.distribution import TorusPosterior as TorusPosterior
+from liesparse.posterior.interface import Ascent as Ascent
 from liesparse.posterior.interface import Evidence as Evidence
 from liesparse.posterior.interface import PoseEngine as PoseEngine
 from liesparse.posterior.interface import PoseExpectation as PoseExpectation
 from liesparse.posterior.interface import log_likelihood as log_likelihood
-from liesparse.posterior.interface import natural_parameters as natural_parameters
+from liesparse.posterior.interface import pose_log_density as pose_log_density
 from liesparse.posterior.interface import pose_natural as pose_natural
+from liesparse.posterior.interface import refine_poses as refine_poses
 from liesparse.posterior.sampling import MOST_AXES_BY_GRID
 from liesparse.posterior.sampling import SamplingEngine as SamplingEngine
 from liesparse.torus import Frequencies

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from liesparse import torus
 from liesparse._checks import check_frequencies
-from liesparse.posterior.ascent import PerImage
+from liesparse.model import Numbers
 from liesparse.posterior.base import Device, GridEngine, Moments
-from liesparse.posterior.kernels.library import Library
+from liesparse.posterior.kernels import Library
 from liesparse.posterior.kernels.sums import CIRCLE_LEVELS, LEVELS, GridKernel
 from liesparse.posterior.separable import NEGLIGIBLE, Folded, SeparableSum, WindowSum, sum_points
 
@@ -47,7 +47,7 @@ class _Need(NamedTuple):
 
     values: Float[Tensor, "*axes all"]  # η·T(s) at the coarse nodes
     rows: Int[Tensor, " batch"] | None  # which of them are meant; None: all
-    peak: PerImage  # the largest value
+    peak: Numbers  # the largest value
     curvature: Float[Tensor, "torus batch"]  # at the peak
     level: Int[Tensor, " batch"]  # how fine a grid resolves the posterior
     centre: Float[Tensor, "torus batch"]  # of the box with its mass, in quarters of a cell
@@ -57,7 +57,7 @@ class _Need(NamedTuple):
 class AdaptiveEngine(GridEngine):
     """Quadrature as fine as each posterior needs, where its mass is.
 
-    ``n_grid`` concerns only the methods that return values on a grid, such as ``density``.
+    ``n_grid`` concerns only the methods that return values on a grid, such as ``nodes``.
     """
 
     def __init__(

@@ -13,10 +13,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from liesparse import torus
-from liesparse._checks import check_count, check_frequencies, reject
-from liesparse.posterior.ascent import Ascent, Codes, Modes, Natural, PerImage, Poses, PosesOfModes, find_modes
-from liesparse.posterior.interface import Evidence, PoseEngine, PoseExpectation, Turn
-from liesparse.posterior.kernels.library import Library, library_for
+from liesparse._checks import check_count, check_frequencies
+from liesparse.model import Codes, Numbers, Poses
+from liesparse.posterior.interface import Ascent, Evidence, Modes, Natural, PoseEngine, PoseExpectation, find_modes
+from liesparse.posterior.kernels import Library, library_for
 from liesparse.posterior.kernels.sums import GridKernel, SamplingKernel
 from liesparse.posterior.separable import Folded, FrequencyBox, SeparableSum, sum_points
 from liesparse.torus import Frequencies
@@ -30,7 +30,7 @@ OnGrid = Float[Tensor, "batch point"]
 class Moments(NamedTuple):
     """ln Z(η) and R̄ = E[R(s)], the latter as (E[cos ω_l·s], E[sin ω_l·s]) for each plane."""
 
-    log_partition: PerImage
+    log_partition: Numbers
     rotation: Natural
 
 
@@ -65,27 +65,22 @@ class Engine(PoseEngine):
         """Return the points over which the engine sums, and their log weights."""
 
     @abstractmethod
-    def coarse_modes(self, natural: Natural, n_modes: int) -> PosesOfModes:
+    def coarse_modes(self, natural: Natural, n_modes: int) -> Float[Tensor, "batch mode torus"]:
         """Return the best of the engine's own points, best first, one for each hill as far as these points tell."""
 
-    def log_partition(self, natural: Natural) -> PerImage:
+    def log_partition(self, natural: Natural) -> Numbers:
         """Return ln Z(η) = ln ∫ exp(η·T(s)) ds over [0, 2π)ⁿ [Chau20, app. B]."""
         return self.moments(natural).log_partition
-
-    def log_density(self, natural: Natural, poses: Float[Tensor, "batch point torus"]) -> OnGrid:
-        """Return ln P(s) = η·T(s) - ln Z(η) at any poses [Chau20, app. B]."""
-        features = torus.features(torus.phases(self.frequencies, poses))
-        return torch.einsum("blc,bklc->bk", natural, features) - self.log_partition(natural)[:, None]
 
     def modes(self, natural: Natural, n_modes: int = 1) -> Modes:
         """Return the highest distinct modes, refined between the engine's points."""
         return find_modes(natural, self.frequencies, self.coarse_modes(natural, N_CANDIDATES * n_modes), n_modes)
 
-    def effective_sample_size(self, natural: Natural) -> PerImage:
+    def effective_sample_size(self, natural: Natural) -> Numbers:
         """Return how many equally weighted draws would tell as much: infinite where the integral is a full sum."""
         return natural.new_full((len(natural),), torch.inf)
 
-    def ascend(self, codes: Codes, ascent: Ascent) -> Codes:
+    def find_codes(self, codes: Codes, ascent: Ascent) -> Codes:
         """Return the codes after all steps of FISTA; they carry no gradient [Chau20, app. D]."""
         return ascent.climb(codes, lambda natural: self.moments(natural).rotation)
 
@@ -98,7 +93,7 @@ class Engine(PoseEngine):
         damped = (cos * cos + sin * sin) * u  # R̄ᵀR̄ = (c² + s²)·1
         return PoseExpectation(u, returned, u, damped, moved, log_partition, moved.flatten(1))
 
-    def log_evidence(self, evidence: Evidence) -> PerImage:
+    def log_evidence(self, evidence: Evidence) -> Numbers:
         """Return ln ∫ P(s) exp((v·R(s)u - ‖u‖²/2) / σ²) ds."""
         energy = evidence.shape.square().sum(dim=(1, 2)) / (2 * evidence.noise_std**2)
         return self.log_partition(evidence.natural) - self.log_partition(evidence.prior[None]) - energy
@@ -112,13 +107,13 @@ class Engine(PoseEngine):
         natural = evidence.natural
         return (self.modes(natural).poses if refine else self.coarse_modes(natural, 1))[:, 0]
 
-    def find_codes(self, codes: Codes, ascent: Ascent, turn: Turn | None) -> Codes:  # noqa: ARG002
-        """Return the codes after all steps of FISTA."""
-        return self.ascend(codes, ascent)
 
+class ReferenceEngine(Engine):
+    """One sum over all N^n grid points for every integral [Chau20, sec. 3.2]: slow, obvious, the tests' oracle.
 
-class GridBased(Engine):
-    """An engine with ``n_grid`` points per axis, on which densities can be read."""
+    An engine with another way to sum over a grid of ``n_grid`` points per axis inherits from it, and writes only
+    ``values`` and ``moments``.
+    """
 
     def __init__(
         self, frequencies: Frequencies, n_grid: int, *, dtype: torch.dtype = torch.float32, device: Device = None
@@ -132,31 +127,25 @@ class GridBased(Engine):
         """All grid points in the order of :meth:`values`."""
         return torus.grid_points(self.n_grid, self.torus_dim, dtype=self.dtype).to(self.device)
 
-    @abstractmethod
     def values(self, natural: Natural) -> OnGrid:
         """Return η·T(s), the unnormalised log density, at every grid point [Chau20, app. B]."""
+        return natural.flatten(1) @ self._statistics(natural).flatten(1).T
+
+    def moments(self, natural: Natural) -> Moments:
+        """Return ln Z(η) and R̄ = Σ_s P(s) R(s) [Chau20, app. B and C]."""
+        values = self.values(natural)
+        log_partition = torch.logsumexp(values, dim=1) + self.log_cell
+        rotation = torch.einsum("bp,plk->blk", torch.softmax(values, dim=1), self._statistics(natural))
+        return Moments(log_partition, rotation)
+
+    def _statistics(self, like: Tensor) -> Float[Tensor, "point irrep 2"]:
+        return torus.features(torus.phases(self.frequencies, self.points.double())).to(like)
 
     def nodes(self, natural: Natural) -> Nodes:
         """Return the points of the grid."""
         return Nodes(self.points[None].to(natural), self.values(natural) + self.log_cell)
 
-    def probabilities(self, natural: Natural) -> OnGrid:
-        """Return the probability of each grid cell under P(s | I, α) [Chau20, app. B]."""
-        return torch.softmax(self.values(natural), dim=1)
-
-    def density(self, natural: Natural) -> Float[Tensor, "batch *grid"]:
-        """Return the posterior density on the grid, shape (batch, N, …, N); it integrates to 1."""
-        return (self.probabilities(natural) * math.exp(-self.log_cell)).unflatten(1, [self.n_grid] * self.torus_dim)
-
-    def marginal(self, natural: Natural, axis: int) -> OnGrid:
-        """Return the density of s_axis alone on its grid."""
-        if not 0 <= axis < self.torus_dim:
-            reject("axis", f"0 <= axis < torus_dim = {self.torus_dim}", str(axis), "Axes count from 0.")
-        others = [other + 1 for other in range(self.torus_dim) if other != axis]
-        density = self.density(natural)
-        return density.sum(dim=others) * (2 * math.pi / self.n_grid) ** len(others) if others else density
-
-    def coarse_modes(self, natural: Natural, n_modes: int) -> PosesOfModes:
+    def coarse_modes(self, natural: Natural, n_modes: int) -> Float[Tensor, "batch mode torus"]:
         """Return the highest local maxima on the grid, the best grid point first [Chau20, sec. 5].
 
         Where there are fewer than ``n_modes`` of them, other grid points fill the rows.
@@ -170,25 +159,7 @@ class GridBased(Engine):
         return self.points[best.indices].to(natural)
 
 
-class ReferenceEngine(GridBased):
-    """One sum over all N^n grid points for every integral [Chau20, sec. 3.2]: slow, obvious, the tests' oracle."""
-
-    def values(self, natural: Natural) -> OnGrid:
-        """Return η·T(s) at every grid point [Chau20, app. B]."""
-        return natural.flatten(1) @ self._statistics(natural).flatten(1).T
-
-    def moments(self, natural: Natural) -> Moments:
-        """Return ln Z(η) and R̄ = Σ_s P(s) R(s) [Chau20, app. B and C]."""
-        values = self.values(natural)
-        log_partition = torch.logsumexp(values, dim=1) + self.log_cell
-        rotation = torch.einsum("bp,plk->blk", torch.softmax(values, dim=1), self._statistics(natural))
-        return Moments(log_partition, rotation)
-
-    def _statistics(self, like: Tensor) -> Float[Tensor, "point irrep 2"]:
-        return torus.features(torus.phases(self.frequencies, self.points.double())).to(like)
-
-
-class GridEngine(GridBased):
+class GridEngine(ReferenceEngine):
     """Quadrature on N points per axis, one axis at a time; same numbers as the dense one.
 
     ``kernel`` names a compiled kernel, or torch; without it the best is taken that this processor can run.
@@ -234,7 +205,7 @@ class GridEngine(GridBased):
     def _sum_folded(self, folded: Folded) -> Moments:
         return Moments(*sum_points(folded, self._separable, self.log_cell))
 
-    def ascend(self, codes: Codes, ascent: Ascent) -> Codes:
+    def find_codes(self, codes: Codes, ascent: Ascent) -> Codes:
         """Return the codes after all steps of FISTA; they carry no gradient [Chau20, app. D]."""
         if self._kernel is None:
             return self._climb(codes, ascent)
@@ -247,7 +218,7 @@ class GridEngine(GridBased):
     def _climb(self, codes: Codes, ascent: Ascent) -> Codes:
         """Let torch do all steps; planes that do not share their cells stay in them meanwhile."""
         if self._box.layered:
-            return super().ascend(codes, ascent)
+            return super().find_codes(codes, ascent)
         image_planes, dictionary_planes, prior = map(self._box.fold, (*ascent[:2], ascent.pose_prior[None]))
         inside = ascent._replace(image_planes=image_planes, dictionary_planes=dictionary_planes, pose_prior=prior[0])
         return inside.climb(codes, lambda folded: self._sum_folded(folded).rotation)

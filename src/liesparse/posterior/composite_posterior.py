@@ -11,13 +11,12 @@ from torch import Tensor
 from liesparse import torus
 from liesparse._checks import check_count
 from liesparse.devices import to_cpu
-from liesparse.model import Codes, Images, Parameters
+from liesparse.model import Codes, Images, Numbers, Parameters
 from liesparse.posterior.adaptive import AdaptiveEngine
-from liesparse.posterior.ascent import PerImage, PosesOfModes
 from liesparse.posterior.base import OnGrid
 from liesparse.posterior.composition import CompositeEngine, Sums
 from liesparse.posterior.distribution import PosePosterior, TorusPosterior, as_rows
-from liesparse.posterior.interface import Evidence
+from liesparse.posterior.interface import Evidence, PosesOfModes
 
 
 class CompositePosterior(PosePosterior):
@@ -59,7 +58,7 @@ class CompositePosterior(PosePosterior):
         return torch.softmax(self._sums.log_weights.double(), dim=1)
 
     @cached_property
-    def log_partition(self) -> PerImage:
+    def log_partition(self) -> Numbers:
         """Log of the integral of exp(-‖v - R₂MR₁u₁‖²/2σ²) over both tori, but for the image's own energy."""
         return torch.logsumexp(self._sums.log_weights.double(), dim=1) + self._engine.log_cell
 
@@ -69,15 +68,14 @@ class CompositePosterior(PosePosterior):
         return (self._weights[..., None, None] * torch.cat((outer.double(), inner), dim=2)).sum(dim=1)
 
     @cached_property
-    def entropy(self) -> PerImage:
+    def entropy(self) -> Numbers:
         """-∫ P ln P in nats; the uniform density has n ln 2π."""
         overlap = (self._sums.moved * self._evidence.image[:, None]).sum(dim=(-2, -1))
         overlap = overlap - self._sums.shapes.square().sum(dim=(-2, -1)) / 2
         return self.log_partition - (self._weights * overlap.double()).sum(dim=1) / self._evidence.noise_std**2
 
     def _find_modes(self, k: int) -> tuple[PosesOfModes, OnGrid]:
-        poses, log_density, _ = self._engine.find_modes(self._evidence, k)
-        return poses, log_density
+        return self._engine.find_modes(self._evidence, k)[:2]
 
     def _log_density(self, poses: PosesOfModes) -> OnGrid:
         return self._engine.log_density(self._evidence, poses.to(self._evidence.shape))

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from liesparse import torus
 from liesparse._checks import reject
-from liesparse.posterior.ascent import Ascent, Codes, Modes, PerImage, Poses, PosesOfModes, fista
+from liesparse.model import Codes, Numbers, Poses
 from liesparse.posterior.base import Engine
-from liesparse.posterior.interface import Evidence, Planes, PoseEngine, PoseExpectation, Seen, Turn
+from liesparse.posterior.interface import Ascent, Evidence, Modes, PoseEngine, PoseExpectation, Seen, fista
 from liesparse.torus import Frequencies
 
 COARSE = {1: 32, 2: 16}  # points of each inner axis at which every image is looked at, by the number of these axes
@@ -84,6 +84,7 @@ class CompositeEngine(PoseEngine):
             reject("group", expected, f"{self.inner_dim} axes", "Put the group with more axes outside.")
         self.n_coarse, self.n_fine = COARSE[self.inner_dim], FINE[self.inner_dim]
         self._points = self._grid(self.n_coarse)
+        self.at_once = max(1, AT_ONCE // len(self._points))  #: how many images are looked at together
         middle = math.pi * (1 - 1 / self.n_fine) / self.n_coarse
         self._within = self._grid(self.n_fine) / self.n_coarse - middle  # about a coarse point
         self._sparse = self._grid(self.n_coarse // self.inner_dim)  # two axes would have too many for every pair
@@ -92,16 +93,6 @@ class CompositeEngine(PoseEngine):
 
     def _grid(self, n_grid: int) -> Float[Tensor, "point inner"]:
         return torus.grid_points(n_grid, self.inner_dim, dtype=self.dtype).to(self.device)
-
-    @property
-    def at_once(self) -> int:
-        """How many images are looked at together."""
-        return max(1, AT_ONCE // len(self._points))
-
-    @property
-    def kernel(self) -> str:
-        """What does the outer integrals."""
-        return self.outer.kernel
 
     def given(self, evidence: Evidence, inner: Float[Tensor, "*batch irrep 2"]) -> Evidence:
         """Return the evidence for the outer pose, where the inner one is known and makes R₁u₁ of the shape."""
@@ -133,7 +124,7 @@ class CompositeEngine(PoseEngine):
         own = [part.expand(len(rest), *part.shape[1:]) for part in fine]
         return Sums(*(torch.cat(pair, dim=1) for pair in zip(own, coarse, strict=True)))
 
-    def carry(self, evidence: Evidence) -> tuple[Seen, Planes]:
+    def carry(self, evidence: Evidence) -> tuple[Seen, torus.Planes]:
         """Return E[R₂MR₁]u₁ and E[R₁ᵀMᵀR₂ᵀ]v over the best cell alone."""
         found = []
         for part in evidence.split(self.at_once):
@@ -150,17 +141,14 @@ class CompositeEngine(PoseEngine):
     def _best(self, sums: Sums, n_points: int) -> Points:
         return _take(sums.points, sums.log_weights.topk(min(n_points, sums.log_weights.shape[1]), dim=1).indices)
 
-    def _turn_back(self, evidence: Evidence, planes: SeenAtPoints, sums: Sums) -> Planes:
+    def _turn_back(self, evidence: Evidence, planes: SeenAtPoints, sums: Sums) -> torus.Planes:
         """Return Σ R₁(s₁)ᵀMᵀx over the points."""
         return torus.rotate(evidence.hide(planes), -torus.phases(self.frequencies, sums.points)).sum(dim=1)
 
     def expect(self, evidence: Evidence) -> PoseExpectation:
         """Integrate both poses out at fixed codes, some images at a time."""
-        parts = [self._expect(part) for part in evidence.split(self.at_once)]
-        of_each = PoseExpectation._fields[:-2]  # of each image
-        joined = {name: torch.cat([getattr(part, name) for part in parts]) for name in of_each}
-        cross = torch.stack([part.cross for part in parts]).sum(dim=0)
-        return PoseExpectation(**joined, cross=cross)
+        *of_images, cross, frames = zip(*map(self._expect, evidence.split(self.at_once)), strict=True)
+        return PoseExpectation._make([*map(torch.cat, of_images), torch.stack(cross).sum(dim=0), frames[0]])
 
     def _expect(self, evidence: Evidence) -> PoseExpectation:
         sums, n_images = self.look(evidence), len(evidence.image)
@@ -177,23 +165,23 @@ class CompositeEngine(PoseEngine):
             back.flatten(0, 1).flatten(1).T @ inner,
         )
 
-    def log_evidence(self, evidence: Evidence) -> PerImage:
+    def log_evidence(self, evidence: Evidence) -> Numbers:
         """Return the log of the integral over both poses, whose prior is uniform."""
         return self.expect(evidence).log_partition - self.torus_dim * math.log(2 * math.pi)
 
-    def find_codes(self, codes: Codes, ascent: Ascent, turn: Turn | None) -> Codes:
+    def find_codes(self, codes: Codes, ascent: Ascent) -> Codes:
         """Return the codes after all steps of FISTA: the first with all points, then with ever fewer and finer ones."""
         parts = zip(codes.split(self.at_once), ascent.image_planes.split(self.at_once), strict=True)
-        return torch.cat([self._find_codes(each, ascent._replace(image_planes=rows), turn) for each, rows in parts])
+        return torch.cat([self._find_codes(each, ascent._replace(image_planes=rows)) for each, rows in parts])
 
-    def _find_codes(self, codes: Codes, ascent: Ascent, turn: Turn | None) -> Codes:
+    def _find_codes(self, codes: Codes, ascent: Ascent) -> Codes:
         noise_std, atoms = math.sqrt(ascent.variance), ascent.dictionary_planes.flatten(1)
         points, n_done = self._points[None], 0
 
         def advance(codes: Codes) -> Codes:
             nonlocal points, n_done
             shape = (codes @ atoms).unflatten(1, (-1, 2))
-            evidence = Evidence(shape, ascent.image_planes, noise_std, ascent.pose_prior, turn)
+            evidence = Evidence(shape, ascent.image_planes, noise_std, ascent.pose_prior, ascent.turn)
             sums = self.at(evidence, points)
             left = sums.back(evidence.image) - (sums.shapes if ascent.exact else sums.damped)
             residual = self._turn_back(evidence, sums.weights * left, sums)
@@ -231,14 +219,9 @@ class CompositeEngine(PoseEngine):
         log_density = self.log_density(evidence, poses).masked_fill(missing, -torch.inf)
         _, slopes = self._linearise(evidence.repeat(poses.shape[1]), poses.flatten(0, 1))
         curvature = (slopes.mT @ slopes / evidence.noise_std**2).unflatten(0, (len(poses), -1)).double()
-        short, pad = max(0, n_modes - poses.shape[1]), torch.nn.functional.pad
-        return Modes(
-            pad(poses.double(), (0, 0, 0, short)),
-            pad(log_density, (0, short), value=-torch.inf),
-            pad(curvature, (0, 0, 0, 0, 0, short)),
-        )
+        return Modes(poses.double(), log_density, curvature)
 
-    def log_density(self, evidence: Evidence, poses: PosesOfModes) -> Float[Tensor, "batch mode"]:
+    def log_density(self, evidence: Evidence, poses: Float[Tensor, "batch mode torus"]) -> Float[Tensor, "batch mode"]:
         """Return (‖v‖² - ‖v - R₂MR₁u₁‖²) / 2σ² at some poses of each image."""
         residual, _ = self._linearise(evidence.repeat(poses.shape[1]), poses.flatten(0, 1))
         left = residual.double().square().sum(dim=1).unflatten(0, poses.shape[:2])
@@ -247,7 +230,7 @@ class CompositeEngine(PoseEngine):
 
     def _climb(
         self, evidence: Evidence, n_starts: int, *, refine: bool = True
-    ) -> tuple[PosesOfModes, Float[Tensor, "batch start"]]:
+    ) -> tuple[Float[Tensor, "batch start torus"], Float[Tensor, "batch start"]]:
         """Return where one gets to from the best points, and ‖v - R₂MR₁u₁‖² there."""
         found = []
         for part in evidence.split(self.at_once):
@@ -267,9 +250,11 @@ class CompositeEngine(PoseEngine):
         first = sums.log_weights[:, :n_fine].unflatten(1, (N_CELLS, -1)).argmax(dim=2)
         first = first + torch.arange(N_CELLS).to(first) * in_cell
         others = sums.log_weights[:, n_fine:].argsort(dim=1, descending=True) + n_fine
-        return _take(sums.points, torch.cat((first, others), dim=1)[:, :n_starts])
+        places = torch.cat((first, others), dim=1)
+        chosen = torch.arange(n_starts).clamp(max=places.shape[1] - 1)  # the last one repeatedly, where there are fewer
+        return _take(sums.points, places[:, chosen])
 
-    def _refine(self, evidence: Evidence, poses: Poses, n_steps: int) -> tuple[Poses, PerImage]:
+    def _refine(self, evidence: Evidence, poses: Poses, n_steps: int) -> tuple[Poses, Numbers]:
         """Lower ‖v - R₂(s₂)MR₁(s₁)u₁‖² by steps of Levenberg and Marquardt; return the poses and what is left."""
         residual, slopes = self._linearise(evidence, poses)
         left = residual.square().sum(dim=1)

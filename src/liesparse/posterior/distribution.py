@@ -18,8 +18,9 @@ from torch import Tensor
 from liesparse import torus
 from liesparse._checks import check_count, check_frequencies, check_real, describe, reject
 from liesparse.devices import to_cpu
-from liesparse.posterior.ascent import RIDGE, PerImage, Poses, PosesOfModes
+from liesparse.model import Numbers, Poses
 from liesparse.posterior.base import GridEngine, Moments, OnGrid
+from liesparse.posterior.interface import RIDGE, PosesOfModes
 from liesparse.posterior.sampling import MOST_AXES_BY_GRID, SamplingEngine
 
 POINTS_PER_WIDTH = 1.0  # the trapezoidal rule on a Gaussian is then right to 1e-8
@@ -52,7 +53,7 @@ class PosePosterior(ABC):
 
     @property
     @abstractmethod
-    def log_partition(self) -> PerImage:
+    def log_partition(self) -> Numbers:
         """Ln Z of the log density as :meth:`_log_density` and :meth:`_find_modes` give it."""
 
     @abstractmethod
@@ -152,7 +153,7 @@ class TorusPosterior(PosePosterior):
         return poses, values
 
     @cached_property
-    def log_partition(self) -> PerImage:
+    def log_partition(self) -> Numbers:
         """Ln Z(η)."""
         return self._moments.log_partition
 
@@ -170,7 +171,7 @@ class TorusPosterior(PosePosterior):
         return torch.cat(found)
 
     @cached_property
-    def entropy(self) -> PerImage:
+    def entropy(self) -> Numbers:
         """-∫ P ln P = ln Z - η·E[T(s)] in nats; the uniform density has n ln 2π."""
         return self.log_partition - (self._padded * self._moments.rotation).sum(dim=(1, 2))
 
@@ -195,8 +196,11 @@ class TorusPosterior(PosePosterior):
         if isinstance(self._engine, GridEngine):
             n_fine = n_grid * max(1, math.ceil(self._engine.n_grid / n_grid))
             engine = GridEngine(self.frequencies, n_fine, dtype=torch.float64)
-            rows = [engine.marginal(natural[None], axis) for natural in self._seen_from_minus_pi]
-            return torch.cat(rows)[:, :: n_fine // n_grid]
+            rows = []
+            for natural in self._seen_from_minus_pi:  # one by one, as the grid may be large
+                masses = torch.softmax(engine.values(natural[None])[0], dim=0).view([n_fine] * self.torus_dim)
+                rows.append(masses.movedim(axis, 0).reshape(n_fine, -1).sum(dim=1))
+            return torch.stack(rows)[:, :: n_fine // n_grid] * n_fine / (2 * math.pi)
         return torch.cat([self._blur(points[..., axis], weights, n_grid) for _, weights, points in self._weights()])
 
     def sample(self, k: int, *, generator: torch.Generator | None = None) -> Float[Tensor, "batch k torus"]:
@@ -223,7 +227,7 @@ class TorusPosterior(PosePosterior):
             found.append(poses)
         return torus.wrap(torch.cat(found))
 
-    def credible_mass(self, radius: float) -> PerImage:
+    def credible_mass(self, radius: float) -> Numbers:
         """Return the probability that the pose lies within ``radius`` (radians, along the torus) of the mode."""
         check_real("radius", radius, above=0)
         cell = max(self._cell, 1e-9)

@@ -1,10 +1,13 @@
-"""One interface to P(s | I, α) for one group and for two: what engines are told of images, and what they answer."""
+"""One interface to P(s | I, α) for one group and for two: what engines are told of images, and what they answer.
+
+And how all of them climb: by FISTA on the codes α, and by Newton steps to the modes of the pose's density.
+"""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import repeat
 from typing import NamedTuple
 
@@ -14,13 +17,19 @@ from torch import Tensor
 
 from liesparse import torus
 from liesparse._checks import check_images, reject
-from liesparse.model import Codes, Images, Parameters, compose
-from liesparse.posterior.ascent import Ascent, Modes, Natural, PerImage, Poses
+from liesparse.model import Codes, Images, Numbers, Parameters, Poses, compose
 from liesparse.torus import Frequencies
 
+Natural = Float[Tensor, "batch irrep 2"]  # η, or R̄: two numbers for each plane
+PosesOfModes = Float[Tensor, "batch mode torus"]
 Planes = Float[Tensor, "#batch irrep 2"]  # of shapes; one may be for all images
 Seen = Float[Tensor, "batch seen_irrep 2"]  # of images: in the planes of the outer group, where there is one
-Turn = Float[Tensor, "outer_column column"]
+Turn = Float[Tensor, "outer_column column"]  # M = W₂ᵀW, which leads from planes of W to those of an outer group
+
+N_STEPS = 12  # Newton steps; they converge in about half as many
+ARRIVED = 0.2  # nats left to climb from which a start stands on a mode of its own
+FLAT = 1e-3  # a curvature below this share of the largest is as good as none
+RIDGE = 1.0  # added to the curvature: no mode counts as wider than a radian
 
 
 class Evidence(NamedTuple):
@@ -45,8 +54,8 @@ class Evidence(NamedTuple):
 
     @property
     def natural(self) -> torus.Planes:
-        """η̂ of the posterior of one torus [Chau20, app. B]."""
-        return natural_parameters(self.shape, self.image, self.noise_std, self.prior)
+        """η̂ = η + (u₁v₁ + u₂v₂, u₁v₂ - u₂v₁)/σ² for each plane of one torus [Chau20, app. B]."""
+        return self.prior + torus.apply_mean_rotation_transposed(self.image, self.shape) / self.noise_std**2
 
     def show(self, planes: Float[Tensor, "*batch irrep 2"]) -> Float[Tensor, "*batch seen_irrep 2"]:
         """Return Mu: shapes as images are seen."""
@@ -75,9 +84,68 @@ class PoseExpectation(NamedTuple):
     explained: Planes  # E[TᵀT]u: the shape itself, or what an outer group lets through of it
     damped: Planes  # the same with R̄ᵀR̄: T and ε taken as independent
     moved: Seen  # E[T]u, the shape as the image is expected to show it
-    log_partition: PerImage
+    log_partition: Numbers
     cross: Float[Tensor, "_ column"]  # frame @ cross is Σ I (R̄u)ᵀ or, with an outer group, Σ E[T₂ᵀI (R₁u)ᵀ]
     frame: Float[Tensor, "pixel _"] = torch.empty(0, 0)  # set where there are pixels
+
+
+def fista(advance: Callable[[Tensor], Tensor], start: Tensor, n_steps: int) -> Tensor:
+    """Accelerate the fixed-point iteration x ← advance(x) by Nesterov's momentum [Beck09, eq. 4.1-4.3]."""
+    current = ahead = start
+    momentum = 1.0
+    for _ in range(n_steps):
+        previous, current = current, advance(ahead)
+        next_momentum = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
+        ahead = torch.lerp(previous, current, 1 + (momentum - 1) / next_momentum)
+        momentum = next_momentum
+    return current
+
+
+class Ascent(NamedTuple):
+    """What FISTA on the codes needs to know [Chau20, app. D]: A = WᵀΦ, v = WᵀI and a few numbers."""
+
+    image_planes: Natural
+    dictionary_planes: Float[Tensor, "component irrep 2"]
+    pose_prior: Float[Tensor, "irrep 2"]
+    n_steps: int
+    step: Float[Tensor, ""]
+    sparsity: float
+    variance: float
+    exact: bool  # gradient of the likelihood, else the approximate one
+    subgradient: bool  # of the sparsity with sign(0) = 0, else a proximal step
+    turn: Turn | None = None  # M, where there is an outer group
+
+    def climb(self, codes: Codes, expect_rotation: Callable[[Natural], Natural]) -> Codes:
+        """Return the codes after all steps, where ``expect_rotation`` gives R̄ [Chau20, Algorithm 1 lines 4-9].
+
+        Conjugate planes ū, v̄ throughout: then η̂ = η + ūv/σ² and R̄ᵀv - u need no conjugation in the loop.
+        """
+        as_complex, planes = torch.view_as_complex, self.image_planes
+        atoms = torus.conjugate(self.dictionary_planes).flatten(1)  # Ā
+        evidence, mirrored = as_complex(planes / self.variance), as_complex(torus.conjugate(planes))
+        prior = as_complex(self.pose_prior)
+        back = (atoms * (self.step / self.variance)).T
+
+        def advance(codes: Codes) -> Codes:
+            shape = as_complex((codes @ atoms).unflatten(1, (-1, 2)))  # ū
+            natural = shape * evidence + prior
+            rotation = as_complex(expect_rotation(torch.view_as_real(natural)))
+            residual = rotation * mirrored - shape if self.exact else rotation * (mirrored - rotation.conj() * shape)
+            uphill = torch.view_as_real(residual).flatten(1) @ back
+            shrink = codes.sign() if self.subgradient else 1.0
+            return (codes + uphill - self.step * self.sparsity * shrink).clamp_(min=0)
+
+        with torch.inference_mode():  # a tenth faster; the clone is an ordinary tensor again
+            found = fista(advance, codes, self.n_steps)
+        return found.clone()
+
+
+class Modes(NamedTuple):
+    """Distinct local maxima, highest first; where there are fewer, the rest have log density -inf."""
+
+    poses: PosesOfModes
+    log_density: Float[Tensor, "batch mode"]  # η·T(s), not normalised
+    curvature: Float[Tensor, "batch mode torus torus"]  # the negative second derivatives, no eigenvalue below 0
 
 
 class PoseEngine(ABC):
@@ -104,7 +172,7 @@ class PoseEngine(ABC):
         """Integrate the pose out [Chau20, app. B and C]."""
 
     @abstractmethod
-    def log_evidence(self, evidence: Evidence) -> PerImage:
+    def log_evidence(self, evidence: Evidence) -> Numbers:
         """Return ln ∫ P(s) exp((v·Tu - ‖Tu‖²/2) / σ²) ds."""
 
     @abstractmethod
@@ -116,7 +184,7 @@ class PoseEngine(ABC):
         """Return the most probable pose of each image, or the best of the engine's own points."""
 
     @abstractmethod
-    def find_codes(self, codes: Codes, ascent: Ascent, turn: Turn | None) -> Codes:
+    def find_codes(self, codes: Codes, ascent: Ascent) -> Codes:
         """Return the codes after all steps of FISTA; they carry no gradient [Chau20, app. D]."""
 
     def carry(self, evidence: Evidence) -> tuple[Seen, Planes]:
@@ -125,14 +193,77 @@ class PoseEngine(ABC):
         return found.moved, found.returned
 
 
-def natural_parameters(
-    shape_planes: torus.Planes, image_planes: torus.Planes, noise_std: float, pose_prior: Float[Tensor, "irrep 2"]
-) -> torus.Planes:
-    """Return η̂ = η + (u₁v₁ + u₂v₂, u₁v₂ - u₂v₁)/σ² for each plane [Chau20, app. B].
+def pose_log_density(natural: Natural, frequencies: Frequencies, poses: Poses) -> Numbers:
+    """Return η·T(s), the unnormalised log density, at any pose [Chau20, app. B]."""
+    return (natural * torus.features(torus.phases(frequencies, poses))).sum(dim=(1, 2))
 
-    u are the planes of the untransformed shape WᵀΦα, v those of the image WᵀI.
+
+def slope_and_curvature(
+    natural: Natural, frequencies: Frequencies, poses: Poses
+) -> tuple[Poses, Float[Tensor, "batch torus torus"]]:
+    """Return the gradient of η·T(s) and its negative Hessian."""
+    omega = frequencies.to(natural)
+    cos, sin = torus.features(torus.phases(frequencies, poses)).unbind(-1)
+    slope = (natural[..., 1] * cos - natural[..., 0] * sin) @ omega
+    return slope, torch.einsum("bl,li,lj->bij", natural[..., 0] * cos + natural[..., 1] * sin, omega, omega)
+
+
+def refine_poses(natural: Natural, frequencies: Frequencies, poses: Poses, *, n_steps: int = N_STEPS) -> Poses:
+    """Climb η·T(s) from ``poses`` by safeguarded Newton steps; the result is never worse than the start.
+
+    Each image has its own damping: a step that does not climb is not taken and the next is shorter. None goes further
+    than a radian of the highest frequency: where the curvature changes its sign, Newton's own step has no end.
     """
-    return pose_prior + torus.apply_mean_rotation_transposed(image_planes, shape_planes) / noise_std**2
+    longest = 1 / max(1, int(frequencies.abs().max()))
+    value = pose_log_density(natural, frequencies, poses)
+    damping = torch.zeros_like(value)
+    for _ in range(n_steps):
+        slope, curvature = slope_and_curvature(natural, frequencies, poses)
+        eigenvalues, axes = torch.linalg.eigh(curvature)
+        # The absolute value turns saddles into ascent directions; the floor keeps flat directions finite.
+        floor = 1e-6 * eigenvalues.abs().amax(dim=1, keepdim=True) + torch.finfo(natural.dtype).tiny
+        stiffness = eigenvalues.abs().maximum(floor) * (1 + damping[:, None])
+        step = torch.einsum("bij,bj,bkj,bk->bi", axes, 1 / stiffness, axes, slope)
+        trial = poses + step.nan_to_num(0.0) * (longest / step.norm(dim=1, keepdim=True)).clamp(max=1).nan_to_num(0.0)
+        trial_value = pose_log_density(natural, frequencies, trial)
+        better = trial_value > value
+        poses = torch.where(better[:, None], trial, poses)
+        value = torch.where(better, trial_value, value)
+        damping = torch.where(better, damping / 4, 4 * damping + 1)
+    return poses
+
+
+def find_modes(
+    natural: Natural, frequencies: Frequencies, starts: PosesOfModes, n_modes: int, *, n_steps: int = N_STEPS
+) -> Modes:
+    """Climb from all starts and keep the ``n_modes`` highest distinct modes.
+
+    A place is a mode if little is left to climb there and no way leads up, as from a saddle, and one of its own if no
+    higher one lies within its width. The best place always counts: a flat density has no mode.
+    """
+    batch, n_starts, n = starts.shape
+    repeated = natural.repeat_interleave(n_starts, dim=0)
+    reached = refine_poses(repeated, frequencies, starts.flatten(0, 1), n_steps=n_steps)
+    slopes, curvatures = slope_and_curvature(repeated, frequencies, reached)
+    values, order = pose_log_density(repeated, frequencies, reached).view(batch, n_starts).sort(1, descending=True)
+    poses, slopes = (part.view(batch, n_starts, n).take_along_dim(order[..., None], 1) for part in (reached, slopes))
+    curvatures = curvatures.view(batch, n_starts, n, n).take_along_dim(order[..., None, None], 1)
+    eigenvalues, axes = torch.linalg.eigh(curvatures)
+    along = torch.einsum("bmij,bmi->bmj", axes, slopes)
+    left = 0.5 * (along.square() / eigenvalues.clamp(min=torch.finfo(natural.dtype).tiny)).sum(dim=-1)
+    summit = eigenvalues[..., 0] >= -FLAT * eigenvalues.abs().amax(dim=-1)
+    arrived = (summit & (left < ARRIVED)) | (torch.arange(n_starts, device=natural.device) == 0)
+    curvatures = torch.einsum("bmij,bmj,bmkj->bmik", axes, eigenvalues.clamp(min=0), axes)
+    apart = torus.wrap(poses[:, :, None] - poses[:, None])  # of the first from the second, which is higher
+    distances = torch.einsum("bmni,bnij,bmnj->bmn", apart, curvatures, apart) + RIDGE * apart.square().sum(dim=-1)
+    kept = arrived & ~torch.tril(distances < 1, diagonal=-1).any(dim=2)
+    chosen = kept.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :n_modes]
+    missing = max(0, n_modes - n_starts)
+    chosen = torch.nn.functional.pad(chosen, (0, missing), value=n_starts - 1)
+    log_density = values.masked_fill(~kept, -torch.inf).take_along_dim(chosen, 1)
+    log_density[:, n_starts:] = -torch.inf
+    poses = poses.take_along_dim(chosen[..., None], 1)
+    return Modes(poses, log_density, curvatures.take_along_dim(chosen[..., None, None], 1))
 
 
 def pose_natural(parameters: Parameters, images: Images, codes: Codes) -> Natural:
@@ -140,7 +271,7 @@ def pose_natural(parameters: Parameters, images: Images, codes: Codes) -> Natura
     return Evidence.of(parameters, images, codes).natural
 
 
-def log_likelihood(parameters: Parameters, images: Images, codes: Codes, engine: PoseEngine) -> PerImage:
+def log_likelihood(parameters: Parameters, images: Images, codes: Codes, engine: PoseEngine) -> Numbers:
     """Return ln P(I | α) with the pose integrated out [Chau20, app. B, last line]."""
     engine.check_fits(parameters)
     check_images(images, parameters.n_pixels, parameters.dtype)

@@ -15,9 +15,10 @@ from torch import Tensor
 
 from liesparse import torus
 from liesparse._checks import check_count, reject
-from liesparse.posterior.ascent import ARRIVED, RIDGE, Natural, PerImage, PosesOfModes, find_modes
+from liesparse.model import Numbers
 from liesparse.posterior.base import Device, Engine, Moments, Nodes
-from liesparse.posterior.kernels.library import library_for
+from liesparse.posterior.interface import ARRIVED, RIDGE, Natural, PosesOfModes, find_modes
+from liesparse.posterior.kernels import library_for
 from liesparse.posterior.kernels.sums import SamplingKernel
 
 N_STARTS = 16  # places to climb from: the best of every 16th even point
@@ -49,7 +50,7 @@ class SamplingEngine(Engine):
         self,
         frequencies: torus.Frequencies,
         *,
-        n_even: int | None = None,
+        n_even: int = 2048,
         n_cloud: int | None = None,
         dtype: torch.dtype = torch.float32,
         device: Device = None,
@@ -59,8 +60,7 @@ class SamplingEngine(Engine):
         n = self.torus_dim
         if n > MOST_AXES:
             reject("frequencies", f"at most {MOST_AXES} torus axes", str(n), "Use fewer transformations.")
-        self.n_even = 2048 if n_even is None else n_even
-        self.n_cloud = (256 if n <= 4 else 512) if n_cloud is None else n_cloud
+        self.n_even, self.n_cloud = n_even, (256 if n <= 4 else 512) if n_cloud is None else n_cloud
         for name, count in (("n_even", self.n_even), ("n_cloud", self.n_cloud)):
             if check_count(name, count, 2 * N_STARTS) & (count - 1):
                 reject(name, "a power of 2", str(count), f"Pass {1 << count.bit_length()}.")
@@ -76,7 +76,7 @@ class SamplingEngine(Engine):
         """Return ln Z(η) and R̄ [Chau20, app. B and C]."""
         return Moments(*self._sample(natural)[:2])
 
-    def effective_sample_size(self, natural: Natural) -> PerImage:
+    def effective_sample_size(self, natural: Natural) -> Numbers:
         """Return (Σw)² / Σw², how many equally weighted draws would tell as much: below about 50 beware."""
         return self._sample(natural)[2]
 

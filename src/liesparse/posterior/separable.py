@@ -12,7 +12,8 @@ from jaxtyping import Complex, Float, Int
 from torch import Tensor
 
 from liesparse import torus
-from liesparse.posterior.ascent import Natural, PerImage
+from liesparse.model import Numbers
+from liesparse.posterior.interface import Natural
 
 NEGLIGIBLE = -40.0  # exp(-40) adds nothing to a sum with a 1 in it; less, times a cosine near 0, is denormal and slow
 
@@ -150,7 +151,7 @@ def normalize_(values: Points) -> tuple[Float[Tensor, "batch 1"], Float[Tensor, 
     return peak, values.sub_(peak).clamp_(min=NEGLIGIBLE).exp_().sum(dim=1, keepdim=True)
 
 
-def sum_points(natural: Folded, table: SeparableSum | WindowSum, log_cell: float | PerImage) -> tuple[PerImage, Folded]:
+def sum_points(natural: Folded, table: SeparableSum | WindowSum, log_cell: float | Numbers) -> tuple[Numbers, Folded]:
     """Return ln Z and R̄ by the sum over all points of a table, each with the weight exp(log_cell)."""
     weights = table.evaluate(natural)
     peak, total = normalize_(weights)

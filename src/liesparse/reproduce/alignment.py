@@ -18,8 +18,7 @@ from torch import Tensor
 
 from liesparse import torus
 from liesparse.groups import Shifts
-from liesparse.posterior import GridEngine
-from liesparse.posterior.interface import natural_parameters
+from liesparse.posterior import Evidence, GridEngine
 
 LENGTH, NOISE = 50, 1.0
 N_STARTS, N_TRIED, START_STEPS = 10, 1000, 20  # signals and steps with which the starts are compared
@@ -55,7 +54,7 @@ class Alignment:
         for some in signals.split(CHUNK):
             evidence, returned = [], []
             for shape in mixture.planes:
-                found = self.engine.moments(natural_parameters(shape[None], some, self.noise_std, still))
+                found = self.engine.moments(Evidence(shape[None], some, self.noise_std, still).natural)
                 evidence.append(found.log_partition)
                 returned.append(torus.apply_mean_rotation_transposed(some, found.rotation))
             logits = torch.stack(evidence, dim=1) - energies + mixture.weights.log()

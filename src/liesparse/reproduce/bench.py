@@ -19,11 +19,11 @@ from torch.utils.benchmark import set_torch_threads
 
 from liesparse import em, stiefel
 from liesparse.data import embedded_digits, translations, translations_rotations
-from liesparse.groups import Rotations
+from liesparse.groups import Basis, Rotations
 from liesparse.inference import expect_pose, infer_codes
 from liesparse.initialization import known_translation, random_start
 from liesparse.learning import learn
-from liesparse.model import Outer, Parameters
+from liesparse.model import Parameters
 from liesparse.posterior import (
     AdaptiveEngine,
     Engine,
@@ -34,7 +34,7 @@ from liesparse.posterior import (
     make_engine,
     pose_natural,
 )
-from liesparse.posterior.kernels.library import KERNEL_NAMES, choose, runnable
+from liesparse.posterior.kernels import KERNEL_NAMES, choose, runnable
 from liesparse.posterior.separable import normalize_
 from liesparse.settings import Settings, load_recipe
 
@@ -199,7 +199,7 @@ def measure_composition(shape: Shape, *, repeats: int = 5) -> dict[str, float]:
     rng = torch.Generator().manual_seed(0)
     images = translations_rotations(shape.batch, max_shift=4, max_degrees=40, generator=rng).images
     basis = Rotations(shape.side, shape.side).make_basis(images, shape.n_irreps)
-    outer = Outer(parameters.group_basis, parameters.frequencies)
+    outer = Basis(parameters.group_basis, parameters.frequencies)
     both = replace(parameters, group_basis=basis.group_basis, frequencies=basis.frequencies, outer=outer)
 
     def e_step(model: Parameters) -> None:

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from liesparse import torus
+from liesparse.model import Codes
 from liesparse.posterior import Ascent, GridEngine, Moments
-from liesparse.posterior.ascent import Codes, Natural, slope_and_curvature
+from liesparse.posterior.interface import Natural, slope_and_curvature
 from liesparse.torus import Frequencies
 
 N_NEWTON = 2
@@ -34,7 +35,7 @@ class PointEngine(GridEngine):
         rotation = torus.features(torus.phases(self.frequencies, poses))
         return Moments((natural * rotation).sum(dim=(1, 2)), rotation)
 
-    def ascend(self, codes: Codes, ascent: Ascent) -> Codes:
+    def find_codes(self, codes: Codes, ascent: Ascent) -> Codes:
         """Climb codes and pose together."""
         self._poses = None
         if self.n_starts is None:

@@ -1,8 +1,14 @@
-"""The server: a page, two routes that infer images in a queue, a page about the routes, and uvicorn with its limits."""
+"""The server: a page, two routes that infer images in a queue, a page about the routes, and uvicorn with its limits.
+
+Before any route come checks of Host, Origin, and the size and time of a body; every response has safety headers.
+"""
 
 import asyncio
 import contextlib
+import ipaddress
 import json
+import logging
+import re
 import socket
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,17 +18,20 @@ from typing import Annotated, Any
 
 import torch
 import uvicorn
-from fastapi import Body, FastAPI, HTTPException, Request
+from fastapi import Body, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 from jaxtyping import Float
-from jinja2 import Environment, PackageLoader
 from pydantic import BaseModel, Field
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from torch import Tensor
 
 from liesparse import __version__
 from liesparse._checks import plain, reject
-from liesparse.web.middleware import SafetyMiddleware
+from liesparse.web import TEMPLATES
 from liesparse.web.session import FORMATS, MAX_PIXELS, Session, View, infer, make_document, normalized, read_upload
 
 QUEUE_SIZE = 64  # images that may wait
@@ -33,8 +42,121 @@ MAX_CONNECTIONS = 100  # each may hold a body of the largest size
 KEEP_ALIVE_SECONDS = 5
 MAX_VALUE = 1e6  # of a pixel; the scale of an image does not matter
 SHUTDOWN_SECONDS = 2  # for running requests after Ctrl-C
+LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "X-Frame-Options": "DENY",
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",  # unless a route sets its own
+}
+_HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::[0-9]{1,5})?")
+_CLOSE = {"Connection": "close"}
 
 Prepare = Callable[[], tuple[Float[Tensor, " pixel"], str]]  # makes an image of norm 1, and a note about it
+logger = logging.getLogger(__name__)
+
+
+class SafetyMiddleware:
+    """Rejects requests for another host, from another page, or with a body that is too large or too slow.
+
+    A Host header must name ``host``, which the server binds to, or localhost; if the server binds to all interfaces
+    (0.0.0.0 or ::), it may be any IP address. This stops DNS rebinding: a page elsewhere whose name suddenly points to
+    this machine sends its own name.
+    """
+
+    def __init__(self, app: ASGIApp, *, host: str, max_bytes: int, body_seconds: float = 15.0) -> None:
+        self.app, self.max_bytes, self.body_seconds = app, max_bytes, body_seconds
+        address = _ip_address(host)
+        self.any_address = address is not None and address.is_unspecified
+        self.hosts = LOCAL_HOSTS | {str(address or host.lower())}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, or reject it with JSON that says why."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        started = False
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        try:
+            self._check_headers(Headers(scope=scope))
+            body = await self._read_body(Request(scope, receive))
+            await self._run_app(scope, body, receive, send_with_headers)
+        except ClientDisconnect:
+            return
+        except HTTPException as error:
+            response = JSONResponse({"detail": error.detail}, error.status_code, error.headers)
+            await response(scope, receive, send_with_headers)
+        except Exception:
+            logger.exception("A request failed: %s %s", scope["method"], ascii(scope["path"]))
+            if not started:
+                detail = "The server failed. What went wrong is in the terminal where it runs."
+                await JSONResponse({"detail": detail}, 500)(scope, receive, send_with_headers)
+
+    def _check_headers(self, headers: Headers) -> None:
+        host = ", ".join(headers.getlist("host")).lower()  # two hosts, or none, are no host
+        match = _HOST.fullmatch(host)
+        name = (match[1] or match[2]) if match else ""
+        address = _ip_address(name)
+        known = str(address or name) in self.hosts or (self.any_address and address is not None)
+        if not (match and known):
+            raise HTTPException(421, "This server does not answer to that name. Use the address that it printed.")
+        if not {origin.lower() for origin in headers.getlist("origin")} <= {f"http://{host}", f"https://{host}"}:
+            raise HTTPException(403, "Requests from other pages are not answered.")
+
+    async def _read_body(self, request: Request) -> bytes:
+        """Return the body; one that is too large is read to its end, as a browser hears no answer before that."""
+        body, size = bytearray(), 0
+        try:
+            async with asyncio.timeout(self.body_seconds):
+                async for chunk in request.stream():
+                    size += len(chunk)
+                    if size <= self.max_bytes:
+                        body += chunk
+                    else:
+                        body.clear()
+        except TimeoutError:
+            if size <= self.max_bytes:
+                raise HTTPException(408, "The request took too long to arrive.", _CLOSE) from None
+        if size > self.max_bytes:
+            raise HTTPException(413, f"More than {self.max_bytes / 2**20:g} MB. Send a smaller file.", _CLOSE)
+        return bytes(body)
+
+    async def _run_app(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+        """Run the application with the whole body; cancel it if the client disconnects."""
+        messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+        disconnect = asyncio.ensure_future(receive())  # after the body there is no other message
+
+        async def receive_body() -> Message:
+            return messages.pop() if messages else await asyncio.shield(disconnect)
+
+        run = asyncio.ensure_future(self.app(scope, receive_body, send))
+        try:
+            await asyncio.wait({run, disconnect}, return_when=asyncio.FIRST_COMPLETED)
+            if run.done():
+                await run
+        finally:
+            run.cancel()
+            disconnect.cancel()
+            await asyncio.gather(run, disconnect, return_exceptions=True)
+
+
+def _ip_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
 
 
 class Problem(BaseModel):
@@ -109,22 +231,13 @@ class InferenceQueue:
                     request.set_exception(result)
 
     def _infer(self, prepares: list[Prepare]) -> list[View | Exception]:
-        """Prepare each image and infer all good ones together; an error stays with its own request."""
-        results: dict[int, View | Exception] = {}
-        good: dict[int, tuple[Tensor, str]] = {}
-        for place, prepare in enumerate(prepares):
-            try:
-                good[place] = prepare()
-            except Exception as error:
-                results[place] = error
+        """Prepare and infer all images together or, if one fails, each alone: an error stays with its own request."""
         try:
-            views = infer(self.session, torch.stack([pixels for pixels, _ in good.values()])) if good else []
-            for (place, (_, note)), view in zip(good.items(), views, strict=True):
-                results[place] = view.model_copy(update={"note": note})
+            pixels, notes = zip(*(prepare() for prepare in prepares), strict=True)
+            views = infer(self.session, torch.stack(pixels))
         except Exception as error:
-            for place in good:  # one by one, to find the image that fails
-                results[place] = error if len(good) == 1 else self._infer([prepares[place]])[0]
-        return [results[place] for place in range(len(prepares))]
+            return [error] if len(prepares) == 1 else [self._infer([prepare])[0] for prepare in prepares]
+        return [view.model_copy(update={"note": note}) for view, note in zip(views, notes, strict=True)]
 
 
 def make_app(session: Session, *, host: str = "127.0.0.1", on_start: Callable[[], None] = lambda: None) -> FastAPI:
@@ -170,7 +283,8 @@ def make_app(session: Session, *, host: str = "127.0.0.1", on_start: Callable[[]
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> HTMLResponse:
-        return HTMLResponse(describe_api(app.openapi()))
+        described = TEMPLATES.get_template("api.html").render(app.openapi(), pretty=partial(json.dumps, indent=2))
+        return HTMLResponse(described)  # without scripts; FastAPI's own pages load them from other servers
 
     return app
 
@@ -180,13 +294,6 @@ async def _explain(_request: Request, error: Any) -> JSONResponse:
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"][1:])
     return JSONResponse({"detail": f"{where}: {first['msg']}" if where else first["msg"]}, 422)
-
-
-def describe_api(schema: dict[str, Any]) -> str:
-    """Return a page about the routes without scripts; FastAPI's own pages load scripts from other servers."""
-    environment = Environment(loader=PackageLoader("liesparse.web", "page"), autoescape=True)
-    environment.filters["pretty"] = partial(json.dumps, indent=2)
-    return environment.get_template("api.html").render(schema)
 
 
 def open_socket(host: str, port: int) -> socket.socket:

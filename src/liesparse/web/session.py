@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
-import html
 import io
 import json
 import logging
@@ -31,6 +30,7 @@ from liesparse.devices import to_cpu
 from liesparse.estimators import LieSparseCoder, SparseCoder
 from liesparse.posterior import PoseEngine, engine_of, log_likelihood
 from liesparse.run_directory import load_run
+from liesparse.web import TEMPLATES
 
 FOLDER = Path(__file__).parent / "page"
 SCRIPTS = ("model", "paint", "gif", "pose", "sketch", "walk", "planes", "controls", "render", "app")  # in this order
@@ -202,15 +202,9 @@ def make_document(session: Session, *, live: bool) -> Document:
         f"default-src 'none'; script-src {_digest(script)}; style-src {_digest(style)}; img-src data: blob:; "
         f"connect-src {connect}; base-uri 'none'; form-action 'none'"
     )
-    parts = {
-        "title": html.escape(session.title),
-        "policy": html.escape(policy),
-        "style": style,
-        "session": serialize_session(session, live=live).replace("<", "\\u003c"),  # no text can close the element
-        "script": script,
-    }
-    # One pass only: braces inside an inserted part stay as they are.
-    return Document(re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _read("index.html")), policy)
+    content = serialize_session(session, live=live).replace("<", "\\u003c")  # no text can close the element
+    parts = {"title": session.title, "policy": policy, "style": style, "session": content, "script": script}
+    return Document(TEMPLATES.get_template("index.html").render(parts), policy)
 
 
 def serialize_session(session: Session, *, live: bool) -> str:

@@ -12,7 +12,7 @@ from e2e.explorer.browsing import SAME_GREY, assert_shows, drag, expected_pixels
 from liesparse.estimators import LieSparseCoder
 from liesparse.groups import Translations
 from liesparse.initialization import random_start
-from liesparse.model import Outer, reconstruct
+from liesparse.model import reconstruct
 from liesparse.posterior import pose_log_density, pose_natural
 from liesparse.run_directory import Run, save_run
 from shell import run
@@ -235,7 +235,7 @@ def test_two_groups_have_a_named_dial_for_each_coordinate(open_page, tmp_path):
     images = torch.rand(60, 30, generator=generator)
     model = random_start(30, n_components=3, n_irreps=9, torus_dim=1, generator=generator)
     outer = Translations(5, 6).make_basis(images, 12)
-    model = replace(model, outer=Outer(*outer))
+    model = replace(model, outer=outer)
     coder = LieSparseCoder.from_model(model, (5, 6), group="translation@fixed")
     save_run(Run(tmp_path / "run", coder, None, {}, {}))
     target = tmp_path / "page.html"

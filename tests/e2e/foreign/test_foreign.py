@@ -16,12 +16,11 @@ import torch
 from torch.testing import assert_close
 
 from liesparse.inference import code_step_size
-from liesparse.lattice import half_lattice
 from liesparse.model import reconstruct
-from liesparse.posterior import AdaptiveEngine, Ascent, SamplingEngine
-from liesparse.posterior.kernels import library as library_module
+from liesparse.posterior import AdaptiveEngine, Ascent, SamplingEngine, kernels
 from liesparse.posterior.kernels.sums import GridKernel, SamplingKernel
 from liesparse.posterior.sampling import NUMBERS
+from liesparse.torus import half_lattice
 
 ROOT = Path(__file__).parents[3]
 KERNELS = ROOT / "src/liesparse/posterior/kernels"
@@ -74,7 +73,7 @@ def packed(*parts):
 
 def test_the_arm_library_gives_torchs_numbers(programs, make_model, draw, tmp_path):
     library, driver, lane = programs
-    there = library_module.Library("neon", lane, SimpleNamespace())
+    there = kernels.Library("neon", lane, SimpleNamespace())
     model = make_model(n_pixels=60, n_irreps=24, n_components=5, multiplicity=2, prior=True, noise_std=0.15)
     _, codes, poses = draw(model, BATCH)
     images = torch.nn.functional.normalize(reconstruct(model, codes, poses), dim=1)
@@ -119,12 +118,12 @@ def test_the_arm_library_gives_torchs_numbers(programs, make_model, draw, tmp_pa
     )
     scale, squares, loud = parts[6], parts[7], parts[8].view(torch.int32)
 
-    sizes = [ctypes.sizeof(struct) for struct in library_module.STRUCTS]
-    assert described.view(torch.int32).tolist() == [library_module.INTERFACE, lane, *sizes]
+    sizes = [ctypes.sizeof(struct) for struct in kernels.STRUCTS]
+    assert described.view(torch.int32).tolist() == [kernels.INTERFACE, lane, *sizes]
     truth = engine.moments(natural)
     assert_close(rotation, truth.rotation, atol=1e-3, rtol=0)
     assert_close(log_partition, truth.log_partition, atol=2e-3, rtol=1e-4)
-    assert_close(found_codes, engine.ascend(start, ascent), atol=1e-3, rtol=0)
+    assert_close(found_codes, engine.find_codes(start, ascent), atol=1e-3, rtol=0)
     assert float(found_codes.max()) > 0.1
     rows = loud.nonzero().flatten()
     total[rows] += (weights[rows] @ clouds._table).view(len(rows), -1, 2)

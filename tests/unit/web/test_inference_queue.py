@@ -5,7 +5,7 @@ import threading
 
 import pytest
 import torch
-from fastapi import HTTPException
+from starlette.exceptions import HTTPException
 
 from liesparse.web import server
 from liesparse.web.server import MAX_BATCH, InferenceQueue

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from liesparse.web.middleware import HEADERS, SafetyMiddleware
+from liesparse.web.server import HEADERS, SafetyMiddleware
 
 LIMIT = 1000
 

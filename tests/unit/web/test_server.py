@@ -17,8 +17,7 @@ from schemathesis import GenerationMode
 from schemathesis.checks import positive_data_acceptance
 
 from liesparse.web import server
-from liesparse.web.middleware import HEADERS
-from liesparse.web.server import MAX_BYTES, address_of, make_app, make_server, open_socket
+from liesparse.web.server import HEADERS, MAX_BYTES, address_of, make_app, make_server, open_socket
 from liesparse.web.session import View, infer, normalized
 
 

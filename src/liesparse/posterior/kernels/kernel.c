@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define INTERFACE 2 /* raised whenever a struct or an entry point changes; kernels/library.py has the same number */
+#define INTERFACE 2 /* raised whenever a struct or an entry point changes; kernels/__init__.py has the same number */
 
 #ifdef _WIN32
 #define EXPORT __declspec(dllexport)

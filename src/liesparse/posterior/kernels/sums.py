@@ -11,8 +11,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from liesparse import torus
-from liesparse.posterior.ascent import Ascent, Codes, Natural, PerImage
-from liesparse.posterior.kernels.library import Level, Library, Plan, Scatter, Task, check_planes
+from liesparse.model import Codes, Numbers
+from liesparse.posterior.interface import Ascent, Natural
+from liesparse.posterior.kernels import Level, Library, Plan, Scatter, Task, check_planes
 from liesparse.torus import Frequencies
 
 Points = Float[Tensor, "_ torus"]
@@ -55,7 +56,7 @@ class GridKernel:
             **refinement,
         )
 
-    def moments(self, natural: Natural) -> tuple[PerImage, Natural, Bool[Tensor, " batch"]]:
+    def moments(self, natural: Natural) -> tuple[Numbers, Natural, Bool[Tensor, " batch"]]:
         """Return ln Z, R̄, and which rows torch must do again: too sharp for the finest level, or not finite."""
         check_planes("planes", natural, self._plan.n_irreps)
         natural = natural.contiguous()
