@@ -17,6 +17,7 @@ from liesparse.reproduce import claims, page
 from liesparse.reproduce import claims_on_algorithm as algorithm
 from liesparse.reproduce import claims_on_results as results
 from liesparse.reproduce.claim_parts import FAILS, HOLDS, IN_PART, Claim, Judgement, Size, Trial
+from liesparse.reproduce.kept import Step
 from liesparse.reproduce.page import Part, Section, make_page
 from liesparse.reproduce.point_engine import PointEngine
 from liesparse.reproduce.problems import PROBLEMS
@@ -222,14 +223,14 @@ def test_a_stopped_page_has_what_was_done(tmp_path):
     first = Section("One", "first command", "seed 0", 1.0, tmp_path, lambda _tell: [Part("", ("done",))])
     second = first._replace(title="Two", minutes=3.0, make=stop)
     told = []
-    pages = make_page([first, second], tmp_path, "both", lambda share, note: told.append((share, note)))
+    pages = make_page([first, second], tmp_path, "both", told.append)
     assert next(pages).parts == [Part("", ("done",))]
     with pytest.raises(KeyboardInterrupt):
         next(pages)
     text = (tmp_path / page.PAGE).read_text(encoding="utf-8")
     assert "<p>done</p>" in text
     assert "Not yet made." in text
-    assert told[-1] == (0.25, "Two: begins")
+    assert told[-1] == Step(0.25, "Two: begins")
 
 
 def test_the_sections_say_what_they_are_made_of(tmp_path):

@@ -14,7 +14,8 @@ from liesparse.data import embedded_digits
 from liesparse.initialization import known_translation
 from liesparse.posterior import engine_of, log_likelihood
 from liesparse.reproduce import alignment, clusters, published, recognition
-from liesparse.reproduce.published import BENCHMARKS, Bar, Benchmark, Row, run, table
+from liesparse.reproduce.kept import Job, run
+from liesparse.reproduce.published import BENCHMARKS, Bar, Benchmark, plan, table
 
 
 def test_the_alignment_step_is_expectation_maximization_over_all_shifts_and_shapes(rng):
@@ -151,11 +152,11 @@ def test_canonical_features_undo_the_motion():
     ],
 )
 def test_every_benchmark_runs_and_has_a_table(name, sizes, tmp_path):
-    rows = list(run([name], [3], tmp_path, sizes={name: sizes}))
-    assert all(np.isfinite(value) for row in rows for line in row.found.values() for value in line.values())
-    head, lines = table(rows)
+    [(job, row)] = run(plan([name], [3], sizes={name: sizes}), tmp_path, lambda _: None)
+    assert all(np.isfinite(value) for line in row["found"].values() for value in line.values())
+    head, lines = table(name, [(job, row)])
     assert all(len(line) == len(head) for line in lines)
-    assert {line[0] for line in lines} >= set(rows[0].found)
+    assert {line[0] for line in lines} >= set(row["found"])
 
 
 def test_finished_rows_are_kept_unless_the_sizes_change(tmp_path, monkeypatch):
@@ -166,13 +167,16 @@ def test_finished_rows_are_kept_unless_the_sizes_change(tmp_path, monkeypatch):
         return {"a": {"here": float(seed + size)}}
 
     monkeypatch.setitem(BENCHMARKS, "fake", Benchmark("Fake", "nobody", measure))
-    first = list(run(["fake"], [0, 1], tmp_path))
-    assert [row.found["a"]["here"] for row in first] == [1, 2]
-    assert list(run(["fake"], [0, 1], tmp_path)) == first
+
+    def measured(seeds, **how):
+        return [row["found"]["a"]["here"] for _, row in run(plan(["fake"], seeds, **how), tmp_path, lambda _: None)]
+
+    assert measured([0, 1]) == [1, 2]
+    assert measured([0, 1]) == [1, 2]
     assert calls == [(0, 1), (1, 1)]
     (tmp_path / "fake.0.json").write_text("{", encoding="utf-8")  # damaged
-    list(run(["fake"], [0, 1], tmp_path))
-    list(run(["fake"], [1], tmp_path, sizes={"fake": {"size": 5}}))
+    measured([0, 1])
+    measured([1], sizes={"fake": {"size": 5}})
     assert calls[2:] == [(0, 1), (1, 5)]
     assert json.loads((tmp_path / "fake.1.json").read_text())["found"] == {"a": {"here": 6.0}}
 
@@ -180,8 +184,9 @@ def test_finished_rows_are_kept_unless_the_sizes_change(tmp_path, monkeypatch):
 def test_the_table_has_published_figures_medians_and_bars(monkeypatch):
     figures, bars = {"a": {"published": 0.5}, "theirs": {"published": 2.0}}, {"a": Bar("here", 0.4)}
     monkeypatch.setitem(BENCHMARKS, "fake", Benchmark("Fake", "nobody", dict, figures, bars))
-    rows = [Row("fake", seed, {"a": {"here": value}}, 1.0, "") for seed, value in enumerate((0.3, 0.1, 0.6))]
-    assert table(rows) == (
+    jobs = [Job(("fake",), seed, {}, dict) for seed in range(3)]
+    rows = [{"found": {"a": {"here": value}}} for value in (0.3, 0.1, 0.6)]
+    assert table("fake", list(zip(jobs, rows, strict=True))) == (
         ["", "published", "here", "bar"],
         [["a", "0.5", "0.3 (0.1 to 0.6)", "≤ 0.4: reached"], ["theirs", "2", "", ""]],
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from enum import StrEnum
@@ -17,12 +17,12 @@ from liesparse.cli.common import DataDir, EpochsOption, JsonOption, SetOption, c
 
 if TYPE_CHECKING:
     from liesparse.reproduce.battery import Cell
-    from liesparse.reproduce.table1 import Job, Order, Tell
+    from liesparse.reproduce.kept import Job, Results, Tell
+    from liesparse.reproduce.table1 import Order
     from liesparse.settings import Recipe
 
 app = Typer(no_args_is_help=True, help="Make the paper's results again.")
 RecipeChoice = StrEnum("RecipeChoice", ["best", "paper", "both"])
-CELL = "{}, {}, seed {}"  # how a cell of the table is called
 FIGURE_ROWS = ("translation", "rotation-scaling", "mnist-10")
 SeedsOption = Annotated[int, Option(min=1, help="How many seeds: 0, 1, 2, ...")]
 FirstSeed = Annotated[int, Option(min=0, help="The first of them.")]
@@ -65,23 +65,17 @@ def table1(
     with explained(code=2):
         changes = parse_values(values or []) | ({"learning.n_epochs": epochs} if epochs is not None else {})
         recipes = {name: dict.fromkeys(names, load_recipe(name).with_values(changes)) for name in chosen}
-    weights = {job: 1.0 if job.method in recipes else 0.1 for job in work.plan(names, recipes, seeds)}
-    found: dict[Job, dict[str, Any]] = {}
-    kept = common.resumable(lambda: f"{len(found)} of {len(weights)} cells are in {out}")
-    with kept, common.ProgressBar("Table 1") as bar:
-
-        def watch(job: Job, share: float, note: str) -> None:
-            total, done = sum(weights.values()), sum(weights[other] for other in found) + share * weights[job]
-            bar.show(f"{done:.1f}/{total:.1f} cells: {CELL.format(*job)}: {note}", done, total)
-
-        for job, cell in work.run(list(weights), recipes, out, data_dir=data_dir, watch=watch):
-            found[job] = cell
-            snr = cell.get("lsc_snr", cell.get("sparse_coding_snr"))
-            console.print(f"{CELL.format(*job)}: SNR {snr:.2f}, {cell.get('seconds', 0):.0f} s")
+    jobs = work.plan(names, recipes, seeds, out, data_dir)
+    found = _compute(
+        "Table 1",
+        jobs,
+        out,
+        lambda cell: f"SNR {cell.get('lsc_snr', cell.get('sparse_coding_snr')):.2f}, {cell.get('seconds', 0):.0f} s",
+    )
     head, *lines = work.table(found, names, recipes)
     common.print_table("Held-out SNR: mean (lowest-highest over seeds)", head, lines)
-    for job, cell in found.items():
-        if job.method == "known-group":
+    for job, cell in found:
+        if job.names[1] == "known-group":
             console.print(f"Translation by the known Fourier group with the true digits: {cell['lsc_snr']:.1f}")
     common.write_numbers(work.flat_cells(found, recipes), json)
 
@@ -149,24 +143,36 @@ def benchmarks(
     from liesparse.reproduce import published as work
 
     names = choose_rows(only, list(work.BENCHMARKS))
-    check_writable(out)
-    rows: list[work.Row] = []
-    total = seeds * sum(work.BENCHMARKS[name].minutes for name in names)
-    kept = common.resumable(lambda: f"{common.count(len(rows), 'row')} of {seeds * len(names)} are in {out}")
-    with kept, common.ProgressBar("benchmarks") as bar:
-
-        def watch(name: str, seed: int) -> None:
-            done = sum(work.BENCHMARKS[row.benchmark].minutes for row in rows)
-            bar.show(f"{name}, seed {seed}", done, total)
-
-        for row in work.run(names, range(first_seed, first_seed + seeds), out, data_dir=data_dir, watch=watch):
-            rows.append(row)
-            console.print(f"{row.benchmark}, seed {row.seed}: {row.seconds:.0f} s {row.data}".rstrip())
+    jobs = work.plan(names, range(first_seed, first_seed + seeds), data_dir)
+    found = _compute("benchmarks", jobs, out, lambda row: f"{row['seconds']:.0f} s {row['made_with']['data']}".rstrip())
     for name in names:
         benchmark = work.BENCHMARKS[name]
-        common.print_table(benchmark.title, *work.table([row for row in rows if row.benchmark == name]))
+        common.print_table(benchmark.title, *work.table(name, found))
         console.print(f"Published: {benchmark.source}.")
-    common.write_numbers([row._asdict() for row in rows], json)
+    rows = [
+        {"benchmark": job.names[0], "seed": job.seed, "found": row["found"], "seconds": row["seconds"]}
+        | {"data": row["made_with"]["data"]}
+        for job, row in found
+    ]
+    common.write_numbers(rows, json)
+
+
+def _follow(bar: common.ProgressBar) -> Tell:
+    return lambda step: bar.show(step.note, step.share, 1, line=step.end_of_epoch)
+
+
+def _compute(title: str, jobs: list[Job], out: Path, say: Callable[[dict[str, Any]], str]) -> Results:
+    """Compute or find each result and say what it is; on Ctrl-C, say what is kept."""
+    from liesparse.reproduce.kept import run
+
+    check_writable(out)
+    found: Results = []
+    kept = common.resumable(lambda: f"{len(found)} of {len(jobs)} are in {out}")
+    with kept, common.ProgressBar(title) as bar:
+        for job, result in run(jobs, out, _follow(bar)):
+            found.append((job, result))
+            console.print(f"{job}: {say(result)}")
+    return found
 
 
 def _learn_cells(title: str, names: list[str], seeds: range, recipe: Recipe | None, json: Path | None) -> list[Cell]:
@@ -249,7 +255,7 @@ def _draw_figures(orders: list[Order], n_images: int, data_dir: Path | None, out
 def _telling(name: str) -> Iterator[Tell]:
     """Show how far a model is, or say that it was found."""
     with common.ProgressBar(name) as bar:
-        yield lambda step: bar.show(step.note, step.share, 1, line=step.end_of_epoch)
+        yield _follow(bar)
     if not bar.note:
         console.print(f"{name}: found, not learned again")
 
@@ -274,24 +280,12 @@ def claims(
     from liesparse.reproduce.claim_parts import FULL, Size
 
     names, size = choose_rows(only, list(work.CLAIMS)), FULL if full else Size()
-    check_writable(out)
-    found: work.Cells = {name: {} for name in names}
-    done, total = 0, len(names) * seeds
-    kept = common.resumable(lambda: f"{done} of {total} are in {out}")
-    with kept, common.ProgressBar("claims") as bar:
-
-        def watch(name: str, seed: int) -> None:
-            bar.show(f"{name}, seed {seed}", done, total)
-
-        for name, seed, numbers in work.run(names, range(first_seed, first_seed + seeds), size, out, data_dir, watch):
-            found[name][seed] = numbers
-            done += 1
-            bar.show(f"{name}, seed {seed}: {done} of {total} measured", done, total, line=True)
-    for name, cells in found.items():
-        figure = work.draw(name, list(cells.values()))
+    jobs = work.plan(names, range(first_seed, first_seed + seeds), size, out, data_dir)
+    rows = work.conclude(_compute("claims", jobs, out, lambda _: "measured"))
+    for row in rows:
+        figure = work.draw(row["name"], row["numbers"].values())
         if figure is not None:
-            write_atomically(out / f"{name}.png", to_small_png(figure))
-    rows = work.conclude(found)
+            write_atomically(out / f"{row['name']}.png", to_small_png(figure))
     for row in rows:
         seeds_shown = common.count(len(row["seeds"]), "seed")
         console.print(f"\n{row['name']}: {row['verdict']}", style="bold")
@@ -320,11 +314,7 @@ def everything(
     command = f"liesparse reproduce all{' --full' if full else ''}" + ("" if only == "all" else f" --only {only}")
     began = time.monotonic()
     with common.resumable(lambda: f"What is done is in {out}"), common.ProgressBar("page") as bar:
-
-        def tell(share: float, note: str) -> None:
-            bar.show(note, share, 1)
-
-        for place, section in enumerate(work.make_page(sections, out, command, tell), 1):
+        for place, section in enumerate(work.make_page(sections, out, command, _follow(bar)), 1):
             minutes = sum(later.minutes for later in sections[place:])
             passed = (time.monotonic() - began) / 60
             left = f"{passed:.0f} min, about {minutes:.0f} left"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from liesparse.model import Parameters
+from liesparse.reproduce.kept import over_seeds
 from liesparse.reproduce.table1 import Order, Row, RowImages, find_or_learn
 from liesparse.settings import ModelSettings, Recipe, Start, load_recipe
 
@@ -79,9 +80,7 @@ def middle(cells: Sequence[Numbers], key: str) -> float:
 
 def spread(cells: Sequence[Numbers], key: str, digits: int = 2) -> str:
     """Return the median over the seeds, and all values if there are a few."""
-    values = [cell[key] for cell in cells]
-    shown = f"{statistics.median(values):.{digits}f}"
-    return shown if len(values) == 1 else f"{shown} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+    return over_seeds([cell[key] for cell in cells], lambda value: f"{value:.{digits}f}")
 
 
 def verdict(holds: bool, in_part: bool) -> str:

@@ -1,21 +1,19 @@
 """Tasks for which others have published numbers, each one function, and the numbers side by side.
 
-:data:`BENCHMARKS` names them. :func:`run` measures those that a folder does not have yet, and :func:`table` sets what
-was found beside what was published.
+:data:`BENCHMARKS` names them, and :func:`table` sets what was found beside what was published.
 """
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from liesparse.files import write_json
 from liesparse.reproduce import alignment, clusters, recognition
+from liesparse.reproduce.kept import Job, Results, over_seeds
 from liesparse.reproduce.recognition import find_digits
 
 Found = dict[str, dict[str, float]]  # by line and column of the table
@@ -119,81 +117,50 @@ BENCHMARKS = {
 }
 
 
-class Row(NamedTuple):
-    """What was found by one benchmark with one seed."""
-
-    benchmark: str
-    seed: int
-    found: Found
-    seconds: float
-    data: str  # where digits came from
-
-
-Watch = Callable[[str, int], None]
-
-
-def run(
+def plan(
     names: Iterable[str],
-    seeds: Iterable[int],
-    folder: Path,
-    *,
+    seeds: Sequence[int],
     data_dir: Path | None = None,
     sizes: Mapping[str, Mapping[str, Any]] | None = None,
-    watch: Watch | None = None,
-) -> Iterator[Row]:
-    """Measure what ``folder`` does not have yet, each row written when it is done, and yield all rows.
+) -> list[Job]:
+    """List what is to be measured. ``sizes`` are arguments of a benchmark's function, by its name.
 
-    ``sizes`` are arguments of a benchmark's function, by its name. A row on disk counts only if it was made with the
-    same sizes and the same set of digits. ``watch`` is told of each row before it is measured.
+    What is on disk counts only if it was made with the same sizes and the same set of digits.
     """
-    seeds = list(seeds)
+    jobs = []
     for name in names:
         benchmark, chosen = BENCHMARKS[name], dict((sizes or {}).get(name, {}))
         digits = find_digits(data_dir) if benchmark.digits else None
+        made_with = {"made_with": {"sizes": chosen, "data": digits.name if digits else ""}}
         for seed in seeds:
-            path = folder / f"{name}.{seed}.json"
-            made_with = json.loads(json.dumps({"sizes": chosen, "data": digits.name if digits else ""}))
-            try:
-                kept = json.loads(path.read_text(encoding="utf-8"))
-            except (FileNotFoundError, json.JSONDecodeError):
-                kept = {}
-            if kept.get("made_with") != made_with:
-                if watch is not None:
-                    watch(name, seed)
-                began = time.monotonic()
-                found = benchmark.measure(seed, *([digits] if digits else []), **chosen)
-                kept = {"found": found, "seconds": round(time.monotonic() - began, 1), "made_with": made_with}
-                write_json(path, kept)
-            yield Row(name, seed, kept["found"], kept["seconds"], made_with["data"])
+            work = partial(_measure, partial(benchmark.measure, seed, *([digits] if digits else []), **chosen))
+            jobs.append(Job((name,), seed, made_with, work, benchmark.minutes))
+    return jobs
 
 
-def table(rows: Iterable[Row]) -> Table:
+def _measure(benchmark: Callable[[], Found], _: object) -> dict[str, Any]:
+    began = time.monotonic()
+    return {"found": benchmark(), "seconds": round(time.monotonic() - began, 1)}
+
+
+def table(name: str, results: Results) -> Table:
     """Return the lines of one benchmark: published figures, medians over seeds, and bars."""
-    rows = list(rows)
-    benchmark = BENCHMARKS[rows[0].benchmark]
-    lines = list(dict.fromkeys([*(line for row in rows for line in row.found), *benchmark.published]))
+    benchmark, found = BENCHMARKS[name], [row["found"] for job, row in results if job.names == (name,)]
+    lines = list(dict.fromkeys([*(line for each in found for line in each), *benchmark.published]))
     published = list(dict.fromkeys(column for line in benchmark.published.values() for column in line))
-    measured = list(dict.fromkeys(column for row in rows for line in row.found.values() for column in line))
+    measured = list(dict.fromkeys(column for each in found for line in each.values() for column in line))
     head = ["", *published, *measured, *(["bar"] if benchmark.bars else [])]
     made = []
     for line in lines:
-        known = benchmark.published.get(line, {})
-        values = {
-            column: [row.found[line][column] for row in rows if column in row.found.get(line, {})]
-            for column in measured
-        }
+        known, rows = benchmark.published.get(line, {}), [each.get(line, {}) for each in found]
+        values = {column: [row[column] for row in rows if column in row] for column in measured}
         cells = [f"{known[column]:g}" if column in known else "" for column in published]
-        cells += [_summary(values[column]) for column in measured]
+        cells += [over_seeds(each, _short) if each else "" for each in values.values()]
         bar = benchmark.bars.get(line)
         judged = bar.judge(statistics.median(values[bar.column])) if bar and values[bar.column] else ""
         made.append([line, *cells, *([judged] if benchmark.bars else [])])
     return head, made
 
 
-def _summary(values: list[float]) -> str:
-    """Return the median, and the range over seeds."""
-    if not values:
-        return ""
-    each = (statistics.median(values), min(values), max(values))
-    median, low, high = (f"{value:,.0f}" if value >= 100 else f"{value:.3g}" for value in each)
-    return median if len(values) == 1 else f"{median} ({low} to {high})"
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -155,23 +154,24 @@ def match_shapes(templates: Images, shapes: Images) -> Tensor:
     return overlaps[linear_sum_assignment(-overlaps.numpy())]
 
 
-def _scikit_learn(name: str, train: Images, n_components: int, seed: int) -> Images:
-    """Learn templates by a tool of scikit-learn, one a row."""
+def learn_by_scikit_learn(
+    name: str, train: Images, n_components: int, seed: int, alpha: float = 0.1
+) -> Float[Tensor, "component pixel"]:
+    """Learn templates by a tool of scikit-learn, one a row; ``alpha`` is what a dictionary's positive codes cost."""
     from sklearn.cluster import KMeans
     from sklearn.decomposition import NMF, MiniBatchDictionaryLearning
     from sklearn.exceptions import ConvergenceWarning
 
-    coding: dict[str, Any] = {"alpha": 0.1, "fit_algorithm": "cd", "positive_code": True, "batch_size": 200}
-    tools: dict[str, Callable[[], Any]] = {
-        "dictionary learning": lambda: MiniBatchDictionaryLearning(
-            n_components, **coding, max_iter=3, tol=0.0, max_no_improvement=None, random_state=seed
-        ),
-        "k-means": lambda: KMeans(n_components, n_init=3, random_state=seed),
-        "NMF": lambda: NMF(n_components, init="nndsvda", max_iter=100, tol=1e-3, random_state=seed),
+    coding: dict[str, Any] = {"alpha": alpha, "fit_algorithm": "cd", "positive_code": True, "batch_size": 200}
+    passes: dict[str, Any] = {"max_iter": 3, "tol": 0.0, "max_no_improvement": None}  # all three
+    tools = {
+        "dictionary learning": MiniBatchDictionaryLearning(n_components, **coding, **passes, random_state=seed),
+        "k-means": KMeans(n_components, n_init=3, random_state=seed),
+        "NMF": NMF(n_components, init="nndsvda", max_iter=100, tol=1e-3, random_state=seed),
     }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # they have had their passes
-        tool = tools[name]().fit(train.double().numpy())
+        tool = tools[name].fit(train.double().numpy())
     rows = tool.cluster_centers_ if name == "k-means" else tool.components_
     return normalize(torch.from_numpy(rows).float(), dim=1)
 
@@ -238,7 +238,7 @@ def measure_peers(
     for n_components in (10, many):
         for name in ("dictionary learning", "k-means", "NMF"):
             began = time.monotonic()
-            templates = _scikit_learn(name, train, n_components, seed)
+            templates = learn_by_scikit_learn(name, train, n_components, seed)
             seconds = time.monotonic() - began
             if name == "k-means":  # one template an image, at its best scale
                 best = (test @ templates.T).max(dim=1)
