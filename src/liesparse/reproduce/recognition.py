@@ -22,7 +22,7 @@ from liesparse.metrics import ACTIVE_THRESHOLD, active_codes, d_lsbd, snr
 
 Images = Float[Tensor, "_ _"]  # of several sizes and numbers
 Labels = Int[Tensor, " _"]
-Found = dict[str, dict[str, float]]
+Found = dict[str, dict[str, float]]  # by line and column of the table
 LEARNED = "learned from the images alone"
 PADDING, N_PLAIN = 6, 64  # pixels around a shifted digit; templates of plain sparse codes
 GROUPS: dict[str, dict[str, dict[str, Any]]] = {  # of digits that are shifted, or turned
@@ -173,7 +173,7 @@ def learn_by_scikit_learn(
         warnings.simplefilter("ignore", ConvergenceWarning)  # they have had their passes
         tool = tools[name].fit(train.double().numpy())
     rows = tool.cluster_centers_ if name == "k-means" else tool.components_
-    return normalize(torch.from_numpy(rows).float(), dim=1)
+    return torch.from_numpy(rows).float()
 
 
 def _learn_convolutional(train: Images, test: Images, n_components: int) -> tuple[Images, Images, float]:
@@ -238,7 +238,7 @@ def measure_peers(
     for n_components in (10, many):
         for name in ("dictionary learning", "k-means", "NMF"):
             began = time.monotonic()
-            templates = learn_by_scikit_learn(name, train, n_components, seed)
+            templates = normalize(learn_by_scikit_learn(name, train, n_components, seed), dim=1)
             seconds = time.monotonic() - began
             if name == "k-means":  # one template an image, at its best scale
                 best = (test @ templates.T).max(dim=1)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from liesparse.baselines import SparseCodingSettings, learn_sparse_coding
 from liesparse.data import embedded_digits, load_mnist, rotations_scalings, translations
@@ -173,7 +174,8 @@ def compute_cell(
     elif method == "scikit-learn":
         alpha = row.model.sparsity * row.model.noise_std**2  # its loss is σ² times ours
         rows = learn_by_scikit_learn("dictionary learning", images.train, row.model.n_components, seed, alpha)
-        cell = measure_baseline(SparseCoder.from_dictionary(rows.T, IMAGE_SHAPE, **shared), images.test)
+        dictionary = normalize(rows.T.contiguous(), dim=0)
+        cell = measure_baseline(SparseCoder.from_dictionary(dictionary, IMAGE_SHAPE, **shared), images.test)
     else:
         order = Order(name, row, Recipe(), seed, folder)
         cell = measure_baseline(find_or_learn_baseline(order, images, tell), images.test)
