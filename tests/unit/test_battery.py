@@ -8,8 +8,20 @@ import torch
 from liesparse.data import embedded_digits, translations
 from liesparse.initialization import known_translation, random_start, start_from_data
 from liesparse.reproduce import battery
-from liesparse.reproduce.battery import Cell, compare_with_truth, groups_table, plan, run_cell, table
-from liesparse.reproduce.problems import EVERY, GROUPS, KNOWN, PROBLEMS, drawn_shapes, letters
+from liesparse.reproduce.battery import (
+    EVERY,
+    GROUPS,
+    KNOWN,
+    PROBLEMS,
+    Cell,
+    compare_with_truth,
+    drawn_shapes,
+    groups_table,
+    letters,
+    plan,
+    run_cell,
+    table,
+)
 from liesparse.settings import load_recipe
 
 

@@ -16,11 +16,11 @@ from liesparse.posterior import Evidence, GridEngine
 from liesparse.reproduce import claims, page
 from liesparse.reproduce import claims_on_algorithm as algorithm
 from liesparse.reproduce import claims_on_results as results
+from liesparse.reproduce.battery import PROBLEMS
 from liesparse.reproduce.claim_parts import FAILS, HOLDS, IN_PART, Claim, Judgement, Size, Trial
 from liesparse.reproduce.kept import Step
 from liesparse.reproduce.page import Part, Section, make_page
 from liesparse.reproduce.point_engine import PointEngine
-from liesparse.reproduce.problems import PROBLEMS
 
 SIGNALS = PROBLEMS["signals"]
 TINY = Size(n_images=60, n_shown=60, n_test=30, n_steps=2, start="data")

@@ -96,7 +96,7 @@ def battery(
     at most the cells that were being learned.
     """
     from liesparse.reproduce import battery as work
-    from liesparse.reproduce.problems import CONTROLS, KNOWN, PROBLEMS
+    from liesparse.reproduce.battery import CONTROLS, KNOWN, PROBLEMS
     from liesparse.settings import load_recipe, parse_values
 
     usual = [*PROBLEMS, *CONTROLS]
@@ -117,7 +117,7 @@ def compose_groups(
     Of several seeds the table has the worst. After each problem the JSON file is written.
     """
     from liesparse.reproduce import battery as work
-    from liesparse.reproduce.problems import GROUPS
+    from liesparse.reproduce.battery import GROUPS
 
     names = choose_rows(problems, list(GROUPS))
     cells = _learn_cells("groups", names, range(first_seed, first_seed + seeds), None, json)
@@ -178,7 +178,7 @@ def _compute(title: str, jobs: list[Job], out: Path, say: Callable[[dict[str, An
 def _learn_cells(title: str, names: list[str], seeds: range, recipe: Recipe | None, json: Path | None) -> list[Cell]:
     """Show each cell as it is done and write all there are to the file, or in the end to the screen."""
     from liesparse.reproduce import battery as work
-    from liesparse.reproduce.problems import CONTROLS, GROUPS
+    from liesparse.reproduce.battery import CONTROLS, GROUPS
 
     cells: list[Cell] = []
     planned = work.plan(names, seeds)

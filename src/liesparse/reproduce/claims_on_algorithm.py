@@ -22,10 +22,9 @@ from liesparse.learning import update
 from liesparse.metrics import objective
 from liesparse.model import Parameters, log_prior_codes, unit_columns
 from liesparse.posterior import AdaptiveEngine, Engine, GridEngine, log_likelihood
-from liesparse.reproduce.battery import compare_with_truth
+from liesparse.reproduce.battery import PROBLEMS, compare_with_truth
 from liesparse.reproduce.claim_parts import Claim, Judgement, Numbers, Trial, middle, spread, verdict
 from liesparse.reproduce.point_engine import PointEngine
-from liesparse.reproduce.problems import PROBLEMS
 from liesparse.settings import Settings, load_recipe
 
 Images = Float[Tensor, "image pixel"]

@@ -18,8 +18,8 @@ from liesparse.data.synthetic import warp
 from liesparse.metrics import active_codes, equivariance_error, evaluate, infer, invariance_error, snr
 from liesparse.model import Parameters, apply_transform, narrow_prior, reconstruct
 from liesparse.posterior import engine_of
+from liesparse.reproduce.battery import PROBLEMS
 from liesparse.reproduce.claim_parts import Claim, Judgement, Numbers, Trial, learn_kept, middle, spread, verdict
-from liesparse.reproduce.problems import PROBLEMS
 from liesparse.reproduce.table1 import IMAGE_SHAPE, RowImages
 from liesparse.settings import ModelSettings
 from liesparse.symmetry import fit_factors, fit_fields, pose_ranges
