@@ -17,9 +17,8 @@ from liesparse.reproduce import claims, page
 from liesparse.reproduce import claims_on_algorithm as algorithm
 from liesparse.reproduce import claims_on_results as results
 from liesparse.reproduce.battery import PROBLEMS
-from liesparse.reproduce.claim_parts import FAILS, HOLDS, IN_PART, Claim, Judgement, Size, Trial
-from liesparse.reproduce.kept import Step
 from liesparse.reproduce.page import Part, Section, make_page
+from liesparse.reproduce.parts import FAILS, HOLDS, IN_PART, Claim, Size, Step, Trial
 from liesparse.reproduce.point_engine import PointEngine
 
 SIGNALS = PROBLEMS["signals"]
@@ -49,8 +48,8 @@ def test_every_claim_keeps_the_contract(name, folder):
     assert values
     assert all(map(math.isfinite, values))
     judgement = claim.judge([numbers, numbers])
-    assert judgement.verdict in (HOLDS, IN_PART, FAILS)
-    assert re.search(r"\d", judgement.reason)
+    assert judgement["verdict"] in (HOLDS, IN_PART, FAILS)
+    assert re.search(r"\d", judgement["reason"])
     assert (claims.draw(name, [numbers]) is None) == ("curves" not in numbers)
 
 
@@ -127,8 +126,8 @@ SIZE = {f"{name}_{key}": 1.0 for name in results.SIZES for key in ("snr", "secon
 )
 def test_the_rules_of_the_verdicts(name, common, holding, in_part, failing):
     judge = claims.CLAIMS[name].judge
-    assert [judge([common | case] * 3).verdict for case in (holding, in_part, failing)] == [HOLDS, IN_PART, FAILS]
-    assert judge([common | holding, common | holding, common | failing]).verdict == HOLDS  # the median of the seeds
+    assert [judge([common | case] * 3)["verdict"] for case in (holding, in_part, failing)] == [HOLDS, IN_PART, FAILS]
+    assert judge([common | holding, common | holding, common | failing])["verdict"] == HOLDS  # the median of the seeds
 
 
 def test_every_claim_has_its_rule_tested():
@@ -179,7 +178,7 @@ def one_claim(monkeypatch):
         return {"value": float(trial.seed), "curves": {"line": [[1, 2], [3.0, trial.seed]]}}
 
     def judge(cells):
-        return Judgement(IN_PART, f"sum {sum(cell['value'] for cell in cells):g} <b>")
+        return {"verdict": IN_PART, "reason": f"sum {sum(cell['value'] for cell in cells):g} <b>"}
 
     claim = Claim("The earth is round.", "section 7", "its shadow", measure, judge, ("x", "y"))
     monkeypatch.setattr(claims, "CLAIMS", {"round": claim})

@@ -14,7 +14,7 @@ from liesparse.data import embedded_digits
 from liesparse.initialization import known_translation
 from liesparse.posterior import engine_of, log_likelihood
 from liesparse.reproduce import clusters, published, recognition
-from liesparse.reproduce.kept import Job, run
+from liesparse.reproduce.parts import Job, run
 from liesparse.reproduce.published import BENCHMARKS, Bar, Benchmark, plan, table
 
 

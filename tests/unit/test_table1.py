@@ -9,7 +9,7 @@ import torch
 
 from liesparse.data import load_mnist
 from liesparse.reproduce import table1
-from liesparse.reproduce.kept import run
+from liesparse.reproduce.parts import run
 from liesparse.reproduce.table1 import ROWS, flat_cells, plan, summarize, table
 from liesparse.settings import load_recipe
 

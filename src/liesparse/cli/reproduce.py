@@ -17,7 +17,7 @@ from liesparse.cli.common import DataDir, EpochsOption, JsonOption, SetOption, c
 
 if TYPE_CHECKING:
     from liesparse.reproduce.battery import Cell
-    from liesparse.reproduce.kept import Job, Results, Tell
+    from liesparse.reproduce.parts import Job, Results, Tell
     from liesparse.reproduce.table1 import Order
     from liesparse.settings import Recipe
 
@@ -163,7 +163,7 @@ def _follow(bar: common.ProgressBar) -> Tell:
 
 def _compute(title: str, jobs: list[Job], out: Path, say: Callable[[dict[str, Any]], str]) -> Results:
     """Compute or find each result and say what it is; on Ctrl-C, say what is kept."""
-    from liesparse.reproduce.kept import run
+    from liesparse.reproduce.parts import run
 
     check_writable(out)
     found: Results = []
@@ -277,7 +277,7 @@ def claims(
     from liesparse.figures import to_small_png
     from liesparse.files import write_atomically
     from liesparse.reproduce import claims as work
-    from liesparse.reproduce.claim_parts import FULL, Size
+    from liesparse.reproduce.parts import FULL, Size
 
     names, size = choose_rows(only, list(work.CLAIMS)), FULL if full else Size()
     jobs = work.plan(names, range(first_seed, first_seed + seeds), size, out, data_dir)

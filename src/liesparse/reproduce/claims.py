@@ -13,8 +13,7 @@ from matplotlib.figure import Figure
 
 from liesparse.figures import new_figure
 from liesparse.reproduce import claims_on_algorithm, claims_on_results
-from liesparse.reproduce.claim_parts import Claim, Numbers, Size, Trial
-from liesparse.reproduce.kept import Job, Results
+from liesparse.reproduce.parts import Claim, Job, Numbers, Results, Size, Trial
 
 CLAIMS: dict[str, Claim] = claims_on_algorithm.CLAIMS | claims_on_results.CLAIMS
 
@@ -45,7 +44,7 @@ def conclude(results: Results) -> list[dict[str, Any]]:
                 "measured": claim.measured + (f"; data: {mnist}" if claim.sentence.startswith("On MNIST") else ""),
                 "seeds": sorted(cells),
                 "date": max(cell["date"] for cell in cells.values()),
-                **claim.judge(list(cells.values()))._asdict(),
+                **claim.judge(list(cells.values())),
                 "numbers": {str(seed): cell for seed, cell in cells.items()},
             }
         )

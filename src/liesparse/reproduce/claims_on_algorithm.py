@@ -23,7 +23,7 @@ from liesparse.metrics import objective
 from liesparse.model import Parameters, log_prior_codes, unit_columns
 from liesparse.posterior import AdaptiveEngine, Engine, GridEngine, log_likelihood
 from liesparse.reproduce.battery import PROBLEMS, compare_with_truth
-from liesparse.reproduce.claim_parts import Claim, Judgement, Numbers, Trial, middle, spread, verdict
+from liesparse.reproduce.parts import Claim, Numbers, Trial, middle, spread, verdict
 from liesparse.reproduce.point_engine import PointEngine
 from liesparse.settings import Settings, load_recipe
 
@@ -77,7 +77,7 @@ def _climb_codes(model: Parameters, images: Images, momentum: bool) -> Float[Ten
     return torch.stack(curve)
 
 
-def judge_fista(cells: Sequence[Numbers]) -> Judgement:
+def judge_fista(cells: Sequence[Numbers]) -> dict[str, str]:
     """Ask for 5 to 20 times fewer steps with few and with many shapes; in part: twice fewer with either."""
     ratios = [middle(cells, f"{name}_ratio") for name in ("ten", "hundred")]
     reason = "; ".join(
@@ -85,7 +85,7 @@ def judge_fista(cells: Sequence[Numbers]) -> Judgement:
         f" instead of {middle(cells, f'{name}_gradient'):.0f}"
         for name in ("ten", "hundred")
     )
-    return Judgement(verdict(all(5 <= ratio <= 20 for ratio in ratios), max(ratios) >= 2), reason)
+    return verdict(all(5 <= ratio <= 20 for ratio in ratios), max(ratios) >= 2, reason)
 
 
 # ---- trainings by gradient steps
@@ -175,7 +175,7 @@ def _overtake(first: list[list[float]], second: list[list[float]]) -> float:
     return steps[1] / steps[0]
 
 
-def judge_adam(cells: Sequence[Numbers]) -> Judgement:
+def judge_adam(cells: Sequence[Numbers]) -> dict[str, str]:
     """Ask for 2.5 times fewer steps; in part: 1.2 times."""
     speed = middle(cells, "speed_up")
     reason = (
@@ -183,7 +183,7 @@ def judge_adam(cells: Sequence[Numbers]) -> Judgement:
         f" {spread(cells, 'adam', 1)} nats, projected gradient {spread(cells, 'projected', 1)}"
         f" with the best of {len(RATES)} rates"
     )
-    return Judgement(verdict(speed >= 2.5, speed >= 1.2), reason)
+    return verdict(speed >= 2.5, speed >= 1.2, reason)
 
 
 # ---- integrating the pose out against a joint point estimate
@@ -204,7 +204,7 @@ def measure_integral(trial: Trial) -> Numbers:
     return found
 
 
-def judge_integral(cells: Sequence[Numbers]) -> Judgement:
+def judge_integral(cells: Sequence[Numbers]) -> dict[str, str]:
     """Ask for a better objective than each point estimate, and as many solved; in part: better than from one start."""
     names = ("integral", *POINTS)
     height = {name: middle(cells, name) for name in names}
@@ -215,7 +215,7 @@ def judge_integral(cells: Sequence[Numbers]) -> Judgement:
         f" solved {solved[name]} of {len(cells)}"
         for name in names
     )
-    return Judgement(verdict(holds, height["integral"] > height["one_start"]), reason)
+    return verdict(holds, height["integral"] > height["one_start"], reason)
 
 
 # ---- the approximate gradient against the exact one
@@ -267,7 +267,7 @@ def _bias_and_variance(model: Parameters, images: Images, rough: GridEngine) -> 
     return found
 
 
-def judge_gradient(cells: Sequence[Numbers]) -> Judgement:
+def judge_gradient(cells: Sequence[Numbers]) -> dict[str, str]:
     """Ask for a better objective by the approximate gradient, in most seeds and both posteriors; in part: one."""
     wins = {
         posterior: sum(cell[f"approximate_{posterior}"] > cell[f"exact_{posterior}"] for cell in cells)
@@ -289,7 +289,7 @@ def judge_gradient(cells: Sequence[Numbers]) -> Judgement:
             f"; at the {when} bias {bias:.2f} (of N = 50 alone {grid:.2f}) and deviation {deviation:.2f} of a batch,"
             f" exact {exact:.2f}"
         )
-    return Judgement(verdict(all(better), any(better)), reason)
+    return verdict(all(better), any(better), reason)
 
 
 STEPS_AXES = ("step", "ln P(I|α̂) + ln P(α̂)")

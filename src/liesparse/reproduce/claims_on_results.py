@@ -19,14 +19,20 @@ from liesparse.metrics import active_codes, equivariance_error, evaluate, infer,
 from liesparse.model import Parameters, apply_transform, narrow_prior, reconstruct
 from liesparse.posterior import engine_of
 from liesparse.reproduce.battery import PROBLEMS
-from liesparse.reproduce.claim_parts import Claim, Judgement, Numbers, Trial, learn_kept, middle, spread, verdict
-from liesparse.reproduce.table1 import IMAGE_SHAPE, RowImages
+from liesparse.reproduce.parts import Claim, Numbers, Trial, middle, spread, verdict
+from liesparse.reproduce.table1 import IMAGE_SHAPE, Order, Row, RowImages, find_or_learn
 from liesparse.settings import ModelSettings
 from liesparse.symmetry import fit_factors, fit_fields, pose_ranges
 from liesparse.training import learn_model
 
 PAPER_MODEL = ModelSettings(noise_std=0.1)
 MNIST_MODEL = replace(PAPER_MODEL, multiplicity=2)
+
+
+def learn_kept(name: str, model: ModelSettings, images: RowImages, trial: Trial) -> Parameters:
+    """Learn a model at the defaults, for the time that the size allows, or find it in the folder."""
+    recipe, row = trial.size.recipe(len(images.train)), Row(name, model, math.nan, math.nan)
+    return find_or_learn(Order(name, row, recipe, trial.seed, trial.folder), images, lambda _: None).coder.model_
 
 
 def _learn_moved(name: str, make: Any, trial: Trial) -> tuple[Parameters, TransformedImages]:
@@ -70,7 +76,7 @@ def _turned_digits(angle: float) -> Float[Tensor, "digit pixel"]:
     return warp(matrix.expand(len(embedded_digits()), 2, 2), None, {"angle": torch.zeros(10)}).images
 
 
-def judge_full_turn(cells: Sequence[Numbers]) -> Judgement:
+def judge_full_turn(cells: Sequence[Numbers]) -> dict[str, str]:
     """Ask for a cosine of 0.9 with digits turned further than any in training; in part: 0.7."""
     outside = middle(cells, "alike_outside")
     reason = (
@@ -78,7 +84,7 @@ def judge_full_turn(cells: Sequence[Numbers]) -> Judgement:
         f" {spread(cells, 'alike_outside')} beyond; SNR of digits at such angles {spread(cells, 'snr_inside', 1)} and"
         f" {spread(cells, 'snr_outside', 1)}"
     )
-    return Judgement(verdict(outside >= 0.9, outside >= 0.7), reason)
+    return verdict(outside >= 0.9, outside >= 0.7, reason)
 
 
 # ---- MNIST: templates and axes
@@ -137,7 +143,7 @@ def measure_ones(trial: Trial) -> Numbers:
     return {f"{prior}_{key}": found[key] for prior, found in both.items() for key in ("ones", "ones_by_ones", "digits")}
 
 
-def judge_ones(cells: Sequence[Numbers]) -> Judgement:
+def judge_ones(cells: Sequence[Numbers]) -> dict[str, str]:
     """Ask for no such template in most seeds with a uniform prior and for one with a narrow prior; in part: either."""
     n = len(cells)
     without, with_one = (sum((cell[f"{prior}_ones"] > 0) == there for cell in cells) for prior, there in
@@ -148,7 +154,7 @@ def judge_ones(cells: Sequence[Numbers]) -> Judgement:
         f" they take {spread(cells, 'narrow_ones_by_ones')}"
     )
     halves = (2 * without > n, 2 * with_one > n)
-    return Judgement(verdict(all(halves), any(halves)), reason)
+    return verdict(all(halves), any(halves), reason)
 
 
 def measure_mnist(trial: Trial) -> Numbers:
@@ -156,7 +162,7 @@ def measure_mnist(trial: Trial) -> Numbers:
     return _learn_mnist(trial, False)
 
 
-def judge_mnist(cells: Sequence[Numbers]) -> Judgement:
+def judge_mnist(cells: Sequence[Numbers]) -> dict[str, str]:
     """Ask for 8 templates like digits, of 7 classes, and half of the energy of a shear and a stretch; in part: one."""
     shapes = middle(cells, "clear") >= 8 and middle(cells, "classes") >= 7
     axes = middle(cells, "shear") >= 0.5 and middle(cells, "stretch") >= 0.5
@@ -166,7 +172,7 @@ def judge_mnist(cells: Sequence[Numbers]) -> Judgement:
         f" the direction most like a shear has {spread(cells, 'shear')} of its energy in it, the one most like a"
         f" stretch {spread(cells, 'stretch')}; axes: {names}"
     )
-    return Judgement(verdict(shapes and axes, shapes or axes), reason)
+    return verdict(shapes and axes, shapes or axes, reason)
 
 
 # ---- codes that change with the pose, and codes that do not
@@ -201,7 +207,7 @@ def measure_invariance(trial: Trial) -> Numbers:
     }
 
 
-def judge_invariance(cells: Sequence[Numbers]) -> Judgement:
+def judge_invariance(cells: Sequence[Numbers]) -> dict[str, str]:
     """Ask for an invariance error of at most 0.1, and of at least 0.3 for sparse coding; in part: half of its."""
     ours, theirs = middle(cells, "lsc"), middle(cells, "plain")
     reason = (
@@ -210,7 +216,7 @@ def judge_invariance(cells: Sequence[Numbers]) -> Judgement:
         f" {spread(cells, 'move')} rad, {spread(cells, 'equivariance', 3)} rad off the true shift; active codes"
         f" {spread(cells, 'lsc_active', 1)} against {spread(cells, 'plain_active', 1)}"
     )
-    return Judgement(verdict(ours <= 0.1 and theirs >= 0.3, ours <= theirs / 2), reason)
+    return verdict(ours <= 0.1 and theirs >= 0.3, ours <= theirs / 2, reason)
 
 
 # ---- what multiplicity, L and n buy
@@ -237,7 +243,7 @@ def measure_sizes(trial: Trial) -> Numbers:
     return found
 
 
-def judge_sizes(cells: Sequence[Numbers]) -> Judgement:
+def judge_sizes(cells: Sequence[Numbers]) -> dict[str, str]:
     """Ask that half the columns keep 0.8 of the SNR for less time, and that a third axis costs twice; in part: one."""
     snrs, seconds = ({name: middle(cells, f"{name}_{key}") for name in SIZES} for key in ("snr", "seconds"))
     fewer = snrs["L48"] >= 0.8 * snrs["L96"] and seconds["L48"] < seconds["L96"]
@@ -247,7 +253,7 @@ def judge_sizes(cells: Sequence[Numbers]) -> Judgement:
         f" in {seconds[name] / seconds['L96']:.2f} of the time"
         for name, (n_irreps, multiplicity, torus_dim) in SIZES.items()
     )
-    return Judgement(verdict(fewer and costly, fewer or costly), reason)
+    return verdict(fewer and costly, fewer or costly, reason)
 
 
 CLAIMS = {

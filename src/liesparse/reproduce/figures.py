@@ -22,7 +22,7 @@ from liesparse.figures.paper import ModelPanels, RowPanels
 from liesparse.metrics import infer
 from liesparse.model import Parameters, apply_transform, reconstruct
 from liesparse.posterior import AdaptiveEngine, TorusPosterior, pose_natural
-from liesparse.reproduce.kept import Tell
+from liesparse.reproduce.parts import Tell
 from liesparse.reproduce.table1 import IMAGE_SHAPE, Order, RowImages, find_or_learn, find_or_learn_baseline, load_images
 from liesparse.run_directory import measure
 from liesparse.settings import ModelSettings, load_recipe

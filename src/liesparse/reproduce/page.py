@@ -18,8 +18,7 @@ from liesparse.data.downloads import SIZES, find_files
 from liesparse.figures import data_uri, to_small_png
 from liesparse.files import write_atomically
 from liesparse.reproduce import claims, figures, published, table1
-from liesparse.reproduce.claim_parts import FULL, Size
-from liesparse.reproduce.kept import Step, Tell, run
+from liesparse.reproduce.parts import FULL, Size, Step, Tell, run
 from liesparse.settings import Recipe, load_recipe
 
 TITLE = "Disentangling images with Lie group transformations and sparse coding: made again"

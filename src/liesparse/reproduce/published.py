@@ -22,7 +22,7 @@ from liesparse.groups import Shifts
 from liesparse.posterior import GridEngine
 from liesparse.posterior.interface import natural_parameters
 from liesparse.reproduce import clusters, recognition
-from liesparse.reproduce.kept import Job, Results, over_seeds
+from liesparse.reproduce.parts import Job, Results, over_seeds
 from liesparse.reproduce.recognition import Found, find_digits
 
 Table = tuple[list[str], list[list[str]]]  # head and lines

@@ -21,7 +21,7 @@ from liesparse.data import embedded_digits, load_mnist, rotations_scalings, tran
 from liesparse.estimators import LieSparseCoder, SparseCoder
 from liesparse.files import hash_tensor, need, read_sealed, write_sealed
 from liesparse.initialization import known_translation
-from liesparse.reproduce.kept import Job, Results, Step, Tell, over_seeds
+from liesparse.reproduce.parts import Job, Results, Step, Tell, over_seeds
 from liesparse.reproduce.recognition import learn_by_scikit_learn
 from liesparse.run_directory import CHECKPOINTS, Run, load_run, measure, measure_baseline, save_run
 from liesparse.settings import ModelSettings, Recipe

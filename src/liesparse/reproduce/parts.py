@@ -1,0 +1,140 @@
+"""What table, claims and benchmarks share: results that are computed once and kept, and what all seeds say together."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from liesparse.files import write_json
+from liesparse.settings import Recipe, Start, load_recipe
+
+HOLDS, IN_PART, FAILS = "holds", "holds in part", "does not hold here"
+Numbers = dict[str, Any]  # of one seed, as JSON has them; "curves" has lines for the figure: label -> [x, y]
+
+
+class Step(NamedTuple):
+    """How far something is."""
+
+    share: float  # that is done
+    note: str
+    end_of_epoch: bool = False
+
+
+Tell = Callable[[Step], None]
+
+
+class Job(NamedTuple):
+    """A result of one seed that is wanted."""
+
+    names: tuple[str, ...]
+    seed: int
+    made_with: dict[str, Any]  # what a file must hold to be this result: other settings are another result
+    compute: Callable[[Tell], dict[str, Any]]
+    minutes: float = 1.0  # about, beside others
+
+    def __str__(self) -> str:
+        """Return how a person calls it."""
+        return f"{', '.join(self.names)}, seed {self.seed}"
+
+    @property
+    def file_name(self) -> str:
+        """Return where it lies inside its folder."""
+        return f"{'.'.join(self.names)}.{self.seed}.json"
+
+
+Results = list[tuple[Job, dict[str, Any]]]
+
+
+def run(jobs: Sequence[Job], folder: Path, tell: Tell) -> Iterator[tuple[Job, dict[str, Any]]]:
+    """Compute what ``folder`` does not have yet, each result written when it is done, and yield all of them."""
+    total, done = sum(job.minutes for job in jobs), 0.0
+    for job in jobs:
+
+        def tell_part(step: Step, job: Job = job, before: float = done) -> None:
+            tell(Step((before + step.share * job.minutes) / total, f"{job}: {step.note}"))
+
+        made_with = json.loads(json.dumps(job.made_with))  # as JSON has it
+        try:
+            kept = json.loads((folder / job.file_name).read_text(encoding="utf-8"))
+        except (FileNotFoundError, json.JSONDecodeError):
+            kept = {}
+        if not made_with.items() <= kept.items():
+            tell_part(Step(0.0, "begins"))
+            kept = job.compute(tell_part) | made_with
+            write_json(folder / job.file_name, kept)
+        done += job.minutes
+        yield job, kept
+
+
+def over_seeds(
+    values: Sequence[float],
+    show: Callable[[float], str],
+    middle: Callable[[Sequence[float]], float] = statistics.median,
+    to: str = " to ",
+) -> str:
+    """Return the middle of the values, with the lowest and the highest if there are several."""
+    shown, low, high = (show(found(values)) for found in (middle, min, max))
+    return shown if len(values) == 1 else f"{shown} ({low}{to}{high})"
+
+
+def middle(cells: Sequence[Numbers], key: str) -> float:
+    """Return the median of a number over the seeds."""
+    return statistics.median(cell[key] for cell in cells)
+
+
+def spread(cells: Sequence[Numbers], key: str, digits: int = 2) -> str:
+    """Return the median over the seeds, and all values if there are a few."""
+    return over_seeds([cell[key] for cell in cells], lambda value: f"{value:.{digits}f}")
+
+
+# ---- claims
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large the trials of claims are; the rest of each is fixed beside it."""
+
+    n_images: int = 3000  # of 28 × 28 pixels, from which a model learns
+    n_shown: int = 20_000  # that it is shown in all
+    n_test: int = 300
+    n_steps: int = 1000  # of the paper's gradient training, on small images
+    start: Start = "pairs"
+    mnist: str = "mnist-mini"
+
+    def recipe(self, n_images: int) -> Recipe:
+        """Return the defaults, for as many epochs as it takes to show what is to be shown."""
+        n_epochs = math.ceil(self.n_shown / n_images)
+        return load_recipe("best").with_values({"start": self.start, "learning.n_epochs": n_epochs})
+
+
+FULL = Size(n_images=20_000, n_shown=60_000, n_test=2000, n_steps=3000, mnist="mnist")
+
+
+class Trial(NamedTuple):
+    """One seed of one claim, and the folders for its models and for MNIST."""
+
+    seed: int
+    size: Size
+    folder: Path
+    data_dir: Path | None = None
+
+
+class Claim(NamedTuple):
+    """A sentence of the paper, how it is measured for one seed, and the rule that makes the verdict."""
+
+    sentence: str
+    place: str  # in the paper
+    measured: str
+    measure: Callable[[Trial], Numbers]
+    judge: Callable[[Sequence[Numbers]], dict[str, str]]  # of all seeds: the verdict and its reason
+    axes: tuple[str, str] = ("", "")  # of its figure, if it has one
+
+
+def verdict(holds: bool, in_part: bool, reason: str) -> dict[str, str]:
+    """Return the verdict on a claim by its name, and why."""
+    return {"verdict": HOLDS if holds else IN_PART if in_part else FAILS, "reason": reason}
