@@ -18,7 +18,6 @@ from liesparse.cli.common import DataDir, EpochsOption, JsonOption, SetOption, c
 if TYPE_CHECKING:
     from liesparse.reproduce.battery import Cell
     from liesparse.reproduce.parts import Job, Results, Tell
-    from liesparse.reproduce.table1 import Order
     from liesparse.settings import Recipe
 
 app = Typer(no_args_is_help=True, help="Make the paper's results again.")
@@ -57,10 +56,9 @@ def table1(
     Finished cells are kept in the folder and not computed again, so Ctrl-C loses at most one cell.
     """
     from liesparse.reproduce import table1 as work
-    from liesparse.reproduce.table1 import ROWS
     from liesparse.settings import load_recipe, parse_values
 
-    names = choose_rows(rows, list(ROWS))
+    names = choose_rows(rows, list(work.ROWS))
     chosen = ["paper", "best"] if recipe == "both" else [recipe.value]
     with explained(code=2):
         changes = parse_values(values or []) | ({"learning.n_epochs": epochs} if epochs is not None else {})
@@ -96,15 +94,14 @@ def battery(
     at most the cells that were being learned.
     """
     from liesparse.reproduce import battery as work
-    from liesparse.reproduce.battery import CONTROLS, KNOWN, PROBLEMS
     from liesparse.settings import load_recipe, parse_values
 
-    usual = [*PROBLEMS, *CONTROLS]
-    names = usual if problems == "all" else choose_rows(problems, [*usual, *KNOWN])
+    usual = [*work.PROBLEMS, *work.CONTROLS]
+    names = usual if problems == "all" else choose_rows(problems, [*usual, *work.KNOWN])
     with explained(code=2):
         recipe = load_recipe("best").with_values(parse_values(values or []))
     cells = _learn_cells("battery", names, range(first_seed, first_seed + seeds), recipe, json)
-    common.print_table("Solved cells", *work.table(cells, [name for name in names if name not in CONTROLS]))
+    common.print_table("Solved cells", *work.table(cells, [name for name in names if name not in work.CONTROLS]))
     common.print_table("The verdict, which is not told the truth", *work.verdict_table(cells))
 
 
@@ -117,9 +114,8 @@ def compose_groups(
     Of several seeds the table has the worst. After each problem the JSON file is written.
     """
     from liesparse.reproduce import battery as work
-    from liesparse.reproduce.battery import GROUPS
 
-    names = choose_rows(problems, list(GROUPS))
+    names = choose_rows(problems, list(work.GROUPS))
     cells = _learn_cells("groups", names, range(first_seed, first_seed + seeds), None, json)
     common.print_table("Groups, the worst of all seeds", *work.groups_table(cells))
 
@@ -178,15 +174,14 @@ def _compute(title: str, jobs: list[Job], out: Path, say: Callable[[dict[str, An
 def _learn_cells(title: str, names: list[str], seeds: range, recipe: Recipe | None, json: Path | None) -> list[Cell]:
     """Show each cell as it is done and write all there are to the file, or in the end to the screen."""
     from liesparse.reproduce import battery as work
-    from liesparse.reproduce.battery import CONTROLS, GROUPS
 
     cells: list[Cell] = []
     planned = work.plan(names, seeds)
     with common.ProgressBar(title) as bar:
         for cell in work.run(planned, recipe):
             cells.append(cell)
-            verdict = "control, " if cell.problem in CONTROLS else "solved, " if cell.solved else "not solved, "
-            found = f"{'' if cell.problem in GROUPS else verdict}SNR {cell.snr:.1f}"
+            verdict = "control, " if cell.problem in work.CONTROLS else "solved, " if cell.solved else "not solved, "
+            found = f"{'' if cell.problem in work.GROUPS else verdict}SNR {cell.snr:.1f}"
             what = f"{cell.problem}, {cell.n_components} templates, seed {cell.seed}: {found}"
             bar.show(what, len(cells), len(planned), line=True)
             if str(json) != "-" or len(cells) == len(planned):
@@ -212,6 +207,9 @@ def figures(
     """
     from liesparse import load_recipe, training
     from liesparse.data.downloads import SIZES, find_files
+    from liesparse.figures import to_pdf, to_small_png
+    from liesparse.files import write_atomically
+    from liesparse.reproduce import figures as work
     from liesparse.reproduce.table1 import ROWS, Order
 
     names = choose_rows(rows, list(FIGURE_ROWS))
@@ -234,21 +232,13 @@ def figures(
             row = replace(row, sparse_coding_epochs=epochs)
         orders.append(Order(name, row, recipe, seed, models))
     try:
-        _draw_figures(orders, images, data_dir, out)
+        for name, figure in work.make(orders, images, data_dir, _telling).items():
+            write_atomically(out / f"{name}.pdf", to_pdf(figure))
+            write_atomically(out / f"{name}.png", to_small_png(figure))
+            console.print(f"Wrote {out / name}.pdf and .png")
     except KeyboardInterrupt as stopped:
         where = str(stopped).replace(training.GO_ON, "") or f"Stopped. Finished models are in {models}."
         raise KeyboardInterrupt(f"{where.strip()} The same command goes on from there.") from None
-
-
-def _draw_figures(orders: list[Order], n_images: int, data_dir: Path | None, out: Path) -> None:
-    from liesparse.figures import to_pdf, to_small_png
-    from liesparse.files import write_atomically
-    from liesparse.reproduce import figures as work
-
-    for name, figure in work.make(orders, n_images, data_dir, _telling).items():
-        write_atomically(out / f"{name}.pdf", to_pdf(figure))
-        write_atomically(out / f"{name}.png", to_small_png(figure))
-        console.print(f"Wrote {out / name}.pdf and .png")
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -98,12 +99,12 @@ class Training(NamedTuple):
 
     model: Parameters
     curve: list[list[float]]  # steps, and the objective there
+    height: float  # of its end
     truth: dict[str, Any]  # the model compared with it: solved, snr, R, …
 
-    @property
-    def height(self) -> float:
-        """The objective in the end."""
-        return self.curve[1][-1]
+    def numbers(self, name: str) -> Numbers:
+        """Return what is kept of it."""
+        return {name: self.height} | {f"{name}_{key}": self.truth[key] for key in ("snr", "solved")}
 
 
 def make_signals(trial: Trial) -> tuple[Images, TransformedImages, Parameters]:
@@ -117,11 +118,7 @@ def make_signals(trial: Trial) -> tuple[Images, TransformedImages, Parameters]:
 
 
 def train_by_gradients(
-    trial: Trial,
-    settings: Settings = PAPER,
-    *,
-    engine: Engine | None = None,
-    take_step: Step | None = None,
+    trial: Trial, settings: Settings = PAPER, *, engine: Engine | None = None, take_step: Step | None = None
 ) -> Training:
     """Learn Φ and W by the paper's steps, and watch what learning climbs on signals that are held out."""
     images, test, model = make_signals(trial)
@@ -141,7 +138,7 @@ def train_by_gradients(
         if step % max(1, n_steps // N_LOOKS) == 0:
             curve[0].append(step)
             curve[1].append(objective(model, test.images, infer_codes(model, test.images, judge), judge))
-    return Training(model, curve, compare_with_truth(model, test, RECIPE, SIGNALS))
+    return Training(model, curve, curve[1][-1], compare_with_truth(model, test, RECIPE, SIGNALS))
 
 
 # ---- Riemannian Adam against projected gradient
@@ -151,21 +148,18 @@ RATES = (0.003, 0.01, 0.03, 0.1)  # of projected gradient: each seed takes the b
 
 def measure_adam(trial: Trial) -> Numbers:
     """Count after how many of its steps Adam is where projected gradient, by its best rate, is in the end."""
-
-    def projected(rate: float) -> Step:
-        def step(model: Parameters, uphill: Gradients) -> Parameters:
-            basis = stiefel.polar(model.group_basis + rate * uphill.group_basis)
-            dictionary = unit_columns(model.dictionary + PAPER.dictionary_rate * uphill.dictionary)
-            return replace(model, group_basis=basis, dictionary=dictionary)
-
-        return step
-
     adam = train_by_gradients(trial)
-    rivals = {rate: train_by_gradients(trial, take_step=projected(rate)) for rate in RATES}
+    rivals = {rate: train_by_gradients(trial, take_step=partial(_step_and_project, rate)) for rate in RATES}
     rate = max(rivals, key=lambda each: rivals[each].height)
     curves = {"Riemannian Adam": adam.curve, "projected gradient": rivals[rate].curve}
     found = {"adam": adam.height, "projected": rivals[rate].height, "rate": rate, "curves": curves}
     return found | {"speed_up": _overtake(*curves.values())}
+
+
+def _step_and_project(rate: float, model: Parameters, uphill: Gradients) -> Parameters:
+    basis = stiefel.polar(model.group_basis + rate * uphill.group_basis)
+    dictionary = unit_columns(model.dictionary + PAPER.dictionary_rate * uphill.dictionary)
+    return replace(model, group_basis=basis, dictionary=dictionary)
 
 
 def _overtake(first: list[list[float]], second: list[list[float]]) -> float:
@@ -200,7 +194,7 @@ def measure_integral(trial: Trial) -> Numbers:
     for name, engine in {"integral": None, **engines}.items():
         trained = train_by_gradients(trial, engine=engine)
         found["curves"][name.replace("_", " ")] = trained.curve
-        found |= {name: trained.height} | {f"{name}_{key}": trained.truth[key] for key in ("snr", "solved")}
+        found |= trained.numbers(name)
     return found
 
 
@@ -232,8 +226,8 @@ def measure_gradient(trial: Trial) -> Numbers:
     for posterior, engine in (("accurate", accurate), ("n50", rough)):
         for form in ("approximate", "exact"):
             trained = train_by_gradients(trial, replace(PAPER, gradient=form), engine=engine)
-            key, found["curves"][f"{form}, {posterior}"] = f"{form}_{posterior}", trained.curve
-            found |= {key: trained.height} | {f"{key}_{name}": trained.truth[name] for name in ("snr", "solved")}
+            found["curves"][f"{form}, {posterior}"] = trained.curve
+            found |= trained.numbers(f"{form}_{posterior}")
     for when, model in (("start", start), ("end", trained.model)):
         found |= {f"{key}_{when}": value for key, value in _bias_and_variance(model, images, rough).items()}
     return found
