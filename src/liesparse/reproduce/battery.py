@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -192,28 +192,7 @@ EVERY = PROBLEMS | CONTROLS | KNOWN | GROUPS
 # ---- learned, and compared with the truth
 
 
-class Cell(NamedTuple):
-    """What was found in one cell."""
-
-    problem: str
-    n_components: int
-    seed: int
-    solved: bool  # by the correlations R, which say little where shapes turn by any angle
-    snr: float
-    R: tuple[float, ...]  # of each factor, the median over the templates in use
-    worst_R: float  # noqa: N815, over the templates in use and the factors
-    purity: float
-    missing: int  # shapes that are the main one of no template
-    starts: int
-    seconds: float
-    found: bool  # what the verdict says, without the truth
-    explained: float
-    effects: tuple[float, ...]
-    plain_snr: float
-    matched: float = math.nan  # share of images whose template is their shape's, one to one
-    angle_error: float | None = None  # median, in degrees, after the best angle of each template
-    shift_error: float | None = None  # median, in pixels, after the best place of each template
-    verdict: str = ""
+Cell = dict[str, Any]  # what was found: see compare_with_truth and run_cell
 
 
 def run_cell(name: str, twice: bool, seed: int, recipe: Recipe | None = None) -> Cell:
@@ -231,9 +210,9 @@ def run_cell(name: str, twice: bool, seed: int, recipe: Recipe | None = None) ->
     seconds = time.monotonic() - began
     truth = compare_with_truth(trained.parameters, test, recipe, problem)
     assert trained.verdict is not None  # this process is the only one
-    said = {name: getattr(trained.verdict, name) for name in ("found", "explained", "effects", "plain_snr")}
-    said["verdict"] = str(trained.verdict)
-    return Cell(name, n_components, seed, starts=recipe.n_init, seconds=seconds, **truth, **said)
+    said = {key: getattr(trained.verdict, key) for key in ("found", "explained", "effects", "plain_snr")}
+    made = {"problem": name, "n_components": n_components, "seed": seed, "starts": recipe.n_init, "seconds": seconds}
+    return made | truth | said | {"verdict": str(trained.verdict)}  # which is not told the truth
 
 
 def compare_with_truth(
@@ -250,22 +229,22 @@ def compare_with_truth(
     missing = problem.n_shapes - len(set(counts.argmax(dim=0)[in_use].tolist()))
     each = [(test.factors[winners == k], poses[winners == k]) for k in in_use.nonzero().flatten().tolist()]
     matches = torch.tensor([torus_match(factors, mine, problem.period) for factors, mine in each])
-    errors: dict[str, float] = {}
+    errors: dict[str, float | None] = {"angle_error": None, "shift_error": None}  # medians, in degrees and pixels
     if problem.any_angle:
         parts = zip(*(pose_errors(*pair, math.isqrt(test.images.shape[1])) for pair in each), strict=True)
         medians = (float(torch.cat(part).median()) for part in parts)
-        errors = dict(zip(("angle_error", "shift_error"), medians, strict=True))
+        errors = dict(zip(errors, medians, strict=True))
     median, worst = matches.median(dim=0).values, float(matches.min())
     sorted_well = (matched if parameters.n_components == problem.n_shapes else purity) >= PURE
+    good = sorted_well and not missing and bool(median.min() >= MEDIAN_R and worst >= WORST_R)
     return {
-        "solved": not problem.control
-        and bool(median.min() >= MEDIAN_R and worst >= WORST_R and sorted_well and not missing),
+        "solved": good and not problem.control,  # by the correlations R, which say little of shapes turned by any angle
         "snr": float(snr(test.images, found).mean()),
-        "R": tuple(median.tolist()),
-        "worst_R": worst,
+        "R": tuple(median.tolist()),  # of each factor, the median over the templates in use
+        "worst_R": worst,  # over these and the factors
         "purity": purity,
-        "matched": matched,
-        "missing": missing,
+        "matched": matched,  # share of images whose template is their shape's, one to one
+        "missing": missing,  # shapes that are the main one of no template
         **errors,
     }
 
@@ -309,24 +288,20 @@ def verdict_table(cells: list[Cell]) -> Table:
     """Say how often the verdict is that a motion was found, where it was and where it was not."""
     lines = []
     for kind, solved in (("solved cells", True), ("all others, and controls without a motion", False)):
-        mine = [cell for cell in cells if cell.solved == solved]
-        lines.append([kind, f"{sum(cell.found for cell in mine)} of {len(mine)}"])
+        mine = [cell for cell in cells if cell["solved"] == solved]
+        lines.append([kind, f"{sum(cell['found'] for cell in mine)} of {len(mine)}"])
     return ["", "the verdict says: found"], lines
 
 
 def table(cells: list[Cell], names: list[str]) -> Table:
     """Say for each problem how many cells were solved, with the median SNR."""
-    cells, lines = [cell for cell in cells if cell.problem not in CONTROLS], []
+    cells, lines = [cell for cell in cells if cell["problem"] not in CONTROLS], []
     for name in [*names, "all"]:
-        line = [name]
+        line, mine = [name], [cell for cell in cells if name in (cell["problem"], "all")]
         for twice in (False, True):
-            mine = [
-                cell
-                for cell in cells
-                if name in (cell.problem, "all") and twice == (cell.n_components > EVERY[cell.problem].n_shapes)
-            ]
-            solved = f"{sum(cell.solved for cell in mine)} of {len(mine)}"
-            snrs = torch.tensor([cell.snr for cell in mine] or [math.nan])
+            some = [cell for cell in mine if twice == (cell["n_components"] > EVERY[cell["problem"]].n_shapes)]
+            solved = f"{sum(cell['solved'] for cell in some)} of {len(some)}"
+            snrs = torch.tensor([cell["snr"] for cell in some] or [math.nan])
             line += [solved] if name == "all" else [f"{solved} ({float(snrs.median()):.1f})"]
         lines.append(line)
     return ["problem", "templates = shapes (median SNR)", "twice as many"], lines
@@ -336,13 +311,13 @@ def groups_table(cells: list[Cell]) -> Table:
     """Show for each problem of composed groups the worst of all seeds."""
     head = ["problem", "seeds", "bar on every seed", "SNR", "R", "purity", "one to one", "angle, °", "shift, px", "s"]
     lines = []
-    for name in dict.fromkeys(name for name in GROUPS if any(cell.problem == name for cell in cells)):
-        mine, problem = [cell for cell in cells if cell.problem == name], GROUPS[name]
-        snrs, purity, matched = (min(getattr(cell, each) for cell in mine) for each in ("snr", "purity", "matched"))
-        lowest = "" if problem.any_angle else f"{min(min(cell.R) for cell in mine):.3f}"
-        errors = [[getattr(cell, each) for cell in mine] for each in ("angle_error", "shift_error")]
+    for name in dict.fromkeys(name for name in GROUPS if any(cell["problem"] == name for cell in cells)):
+        mine, problem = [cell for cell in cells if cell["problem"] == name], GROUPS[name]
+        snrs, purity, matched = (min(cell[each] for cell in mine) for each in ("snr", "purity", "matched"))
+        lowest = "" if problem.any_angle else f"{min(min(cell['R']) for cell in mine):.3f}"
+        errors = [[cell[each] for cell in mine] for each in ("angle_error", "shift_error")]
         worst = [f"{max(found):.2f}" if problem.any_angle else "" for found in errors]
-        seconds = f"{max(cell.seconds for cell in mine):.0f}"
+        seconds = f"{max(cell['seconds'] for cell in mine):.0f}"
         quality = [f"{snrs:.1f}", lowest, f"{purity:.3f}", f"{matched:.3f}"]
         lines.append([name, str(len(mine)), problem.bar, *quality, *worst, seconds])
     return head, lines
