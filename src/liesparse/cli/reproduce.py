@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -234,22 +233,15 @@ def figures(
             row = replace(row, sparse_coding_epochs=epochs)
         orders.append(Order(name, row, recipe, seed, models))
     try:
-        for name, figure in work.make(orders, images, data_dir, _telling).items():
+        with common.ProgressBar("figures") as bar:
+            drawn = work.make(orders, images, data_dir, _follow(bar))
+        for name, figure in drawn.items():
             write_atomically(out / f"{name}.pdf", to_pdf(figure))
             write_atomically(out / f"{name}.png", to_small_png(figure))
             console.print(f"Wrote {out / name}.pdf and .png")
     except KeyboardInterrupt as stopped:
         where = str(stopped).replace(training.GO_ON, "") or f"Stopped. Finished models are in {models}."
         raise KeyboardInterrupt(f"{where.strip()} The same command goes on from there.") from None
-
-
-@contextmanager
-def _telling(name: str) -> Iterator[Tell]:
-    """Show how far a model is, or say that it was found."""
-    with common.ProgressBar(name) as bar:
-        yield _follow(bar)
-    if not bar.note:
-        console.print(f"{name}: found, not learned again")
 
 
 @app.command()

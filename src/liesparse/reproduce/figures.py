@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from liesparse.figures.paper import ModelPanels, RowPanels
 from liesparse.metrics import infer
 from liesparse.model import Parameters, apply_transform, reconstruct
 from liesparse.posterior import AdaptiveEngine, TorusPosterior, pose_natural
-from liesparse.reproduce.parts import Tell
+from liesparse.reproduce.parts import Step, Tell
 from liesparse.reproduce.table1 import IMAGE_SHAPE, Order, RowImages, find_or_learn, find_or_learn_baseline, load_images
 from liesparse.run_directory import measure
 from liesparse.settings import ModelSettings, load_recipe
@@ -76,23 +76,22 @@ def draw(rows: dict[str, RowPanels], plain: ModelPanels | None) -> dict[str, Fig
     return drawn
 
 
-def make(
-    orders: Sequence[Order],
-    n_images: int,
-    data_dir: Path | None,
-    telling: Callable[[str], AbstractContextManager[Tell]],
-) -> dict[str, Figure]:
-    """Find or learn the models, and draw; ``telling`` is told the name of each, and how far it is."""
+def make(orders: Sequence[Order], n_images: int, data_dir: Path | None, tell: Tell) -> dict[str, Figure]:
+    """Find or learn the models, and draw; ``tell`` hears the name of each, and how far all are."""
     panels, plain = {}, None
-    for order in orders:
+    for place, order in enumerate(orders):
+
+        def tell_part(step: Step, name: str, place: int = place) -> None:
+            tell(Step((place + step.share) / len(orders), f"{name}: {step.note}", step.end_of_epoch))
+
         images = load_images(order.row, order.seed, data_dir, n_images)
-        with telling(order.name) as tell:
-            model = find_or_learn(order, images, tell).coder.model_
+        model = find_or_learn(order, images, partial(tell_part, name=order.name)).coder.model_
         panels[order.name] = row_panels(order.name, model, images, order.seed)
         if order.name == COMPARED:
-            with telling(f"{order.name}, plain sparse coding") as tell:
-                baseline = find_or_learn_baseline(order, images, tell)
-            plain = plain_panels(baseline, images, order.seed)
+            name = f"{order.name}, plain sparse coding"
+            plain = plain_panels(
+                find_or_learn_baseline(order, images, partial(tell_part, name=name)), images, order.seed
+            )
     return draw(panels, plain)
 
 

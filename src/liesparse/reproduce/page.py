@@ -6,7 +6,6 @@ Each section keeps what it has computed in a folder of its own, so a second run 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -126,9 +125,7 @@ def figures_section(plan: Plan) -> Section:
 
     def make(tell: Tell) -> list[Part]:
         orders = [table1.Order(name, table1.ROWS[name], plan.recipe, 0, folder / "best") for name in names]
-        drawn = figures.make(
-            orders, table1.N_TRAIN, plan.data_dir, lambda name: nullcontext(lambda step: tell(Step(step.share, name)))
-        )
+        drawn = figures.make(orders, table1.N_TRAIN, plan.data_dir, tell)
         return [Part(FIGURES[name], picture=to_small_png(figure)) for name, figure in drawn.items()]
 
     return Section("Figures 1 to 4", "liesparse reproduce figures", "seed 0", 2.0, folder, make)

@@ -29,6 +29,7 @@ from liesparse.state import Progress
 from liesparse.training import N_MONITORED, CheckpointPolicy, History, learn_model
 
 N_TRAIN, N_TEST, IMAGE_SHAPE = 60_000, 10_000, (28, 28)
+FOUND = Step(1.0, "found, not learned again", end_of_epoch=True)
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,7 @@ def find_or_learn(order: Order, images: RowImages, tell: Tell) -> Run:
     try:
         run = load_run(folder)
         if run.settings == settings:
+            tell(FOUND)
             return run
     except ValueError:  # none, or a damaged one
         pass
@@ -140,6 +142,7 @@ def find_or_learn_baseline(order: Order, images: RowImages, tell: Tell) -> Spars
         sealed = read_sealed(path, "dictionary")
         need(sealed, path, {"settings": dict}, ("dictionary",))
         if sealed.header["settings"] == settings:
+            tell(FOUND)
             return SparseCoder.from_dictionary(sealed.tensors["dictionary"], IMAGE_SHAPE, **shared)
     except ValueError:  # none, or a damaged one
         pass
