@@ -169,8 +169,8 @@ def judge(
     good = explained >= LEAST_EXPLAINED and n_motions > 0 and better and left < LEFT * plain_left
     ours, theirs = (float(snr(images, one).mean()) for one in (found, plainly))
     fit = alignments(images, found, noise).square()
-    least = usual_fit(fit)
-    usual_share, least_share = usual_spread(template_share(parameters, codes, poses))
+    _, least_fit = usual(fit.clamp(max=1), FIT_SLACK, FIT_DEVIATIONS, LEAST_FIT)
+    usual_share, least_share = usual(template_share(parameters, codes, poses), SPREAD_SLACK, SPREAD_DEVIATIONS)
     return Verdict(
         good,
         n_motions,
@@ -185,8 +185,8 @@ def judge(
         given=given,
         ground=ground_share(images),
         noise=noise,
-        least_fit=least,
-        strange=float((fit < least).float().mean()),
+        least_fit=least_fit,
+        strange=float((fit < least_fit).float().mean()),
         n_codes=active_codes(codes),
         usual_share=usual_share,
         least_share=least_share,
@@ -205,17 +205,10 @@ def alignments(
     return cosine.clamp(min=0) / math.sqrt(1 - noise)
 
 
-def usual_fit(fit: Float[Tensor, " image"]) -> float:
-    """Return the least share of a picture that is usually explained: those below are strangers to the model."""
-    lower, middle = fit.clamp(max=1).quantile(fit.new_tensor([0.25, 0.5]))
-    deviation = (middle - lower) / 0.6745  # of a Gaussian
-    return max(LEAST_FIT, float(middle - torch.clamp(FIT_DEVIATIONS * deviation, min=FIT_SLACK)))
-
-
-def usual_spread(shares: Float[Tensor, " image"]) -> tuple[float, float]:
-    """Return the usual share of the largest template in a picture, and the least one that is still usual."""
-    lower, middle = shares.quantile(shares.new_tensor([0.25, 0.5])).tolist()
-    return middle, max(0.0, middle - max(SPREAD_SLACK, SPREAD_DEVIATIONS * (middle - lower) / 0.6745))
+def usual(values: Float[Tensor, " image"], slack: float, deviations: float, floor: float = 0.0) -> tuple[float, float]:
+    """Return the median, and the least that is usual: so many deviations below, or the slack, the larger of the two."""
+    lower, middle = values.quantile(values.new_tensor([0.25, 0.5])).tolist()
+    return middle, max(floor, middle - max(slack, deviations * (middle - lower) / 0.6745))  # of a Gaussian
 
 
 def unmoved_templates(
