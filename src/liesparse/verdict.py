@@ -20,7 +20,7 @@ from liesparse.baselines import log_likelihood as plain_log_likelihood
 from liesparse.data.images import edge_pixels
 from liesparse.devices import to_cpu
 from liesparse.metrics import active_codes, active_count, infer, snr, template_share
-from liesparse.model import Parameters, reconstruct
+from liesparse.model import Codes, Images, Numbers, Parameters, Poses, reconstruct
 from liesparse.posterior import PoseEngine, log_likelihood
 from liesparse.symmetry import centred_poses
 
@@ -48,7 +48,7 @@ GREY = (
     "{share:.0%} of each picture is an even grey ground, which does not move with the shapes. Take it away: "
     "DATA:ground=subtract on the command line."
 )
-NUMBERS = {0: "no motion", 1: "one motion", 2: "two motions", 3: "three motions"}
+IN_WORDS = {0: "no motion", 1: "one motion", 2: "two motions", 3: "three motions"}
 
 
 class Seen(NamedTuple):
@@ -105,7 +105,7 @@ class Verdict(NamedTuple):
                 rest += f" (--torus-dim {self.n_motions} may do better)"
             if self.given:
                 return f"The pictures move as was given{rest}: {evidence}."
-            return f"Found {NUMBERS.get(self.n_motions, f'{self.n_motions} motions')}{rest}: {evidence}."
+            return f"Found {IN_WORDS.get(self.n_motions, f'{self.n_motions} motions')}{rest}: {evidence}."
         head = "The given motion does not explain them" if self.given else "No motion found"
         return f"{head}: {evidence}. {self.advice}"
 
@@ -134,7 +134,7 @@ class Verdict(NamedTuple):
 @torch.no_grad()
 def judge(
     parameters: Parameters,
-    images: Float[Tensor, "image pixel"],
+    images: Images,
     training_images: Float[Tensor, "more pixel"],
     engine: PoseEngine,
     *,
@@ -194,9 +194,7 @@ def judge(
     )
 
 
-def alignments(
-    images: Float[Tensor, "image pixel"], found: Float[Tensor, "image pixel"], noise: float
-) -> Float[Tensor, " image"]:
+def alignments(images: Images, found: Images, noise: float) -> Numbers:
     """Return the cosine between each unit-norm image without its noise and what the model makes of it.
 
     The noise is that of most images; where one has less, the cosine may come out above 1.
@@ -205,15 +203,13 @@ def alignments(
     return cosine.clamp(min=0) / math.sqrt(1 - noise)
 
 
-def usual(values: Float[Tensor, " image"], slack: float, deviations: float, floor: float = 0.0) -> tuple[float, float]:
+def usual(values: Numbers, slack: float, deviations: float, floor: float = 0.0) -> tuple[float, float]:
     """Return the median, and the least that is usual: so many deviations below, or the slack, the larger of the two."""
     lower, middle = values.quantile(values.new_tensor([0.25, 0.5])).tolist()
     return middle, max(floor, middle - max(slack, deviations * (middle - lower) / 0.6745))  # of a Gaussian
 
 
-def unmoved_templates(
-    parameters: Parameters, codes: Float[Tensor, "image component"], poses: Float[Tensor, "image torus"]
-) -> tuple[int, ...]:
+def unmoved_templates(parameters: Parameters, codes: Codes, poses: Poses) -> tuple[int, ...]:
     """Return the templates whose pictures hardly differ by their poses, compared with those of a usual picture's.
 
     Nobody has seen them move, so their poses are a guess. A template of a single picture is among them; of one without
@@ -229,12 +225,12 @@ def unmoved_templates(
     return tuple((effects < least).nonzero().flatten().tolist())
 
 
-def ground_share(images: Float[Tensor, "image pixel"]) -> float:
+def ground_share(images: Images) -> float:
     """Return how much of the energy of unit-norm images is one and the same value in all pixels."""
     return float((images.sum(dim=1).square() / images.shape[1]).mean())
 
 
-def warn_of_ground(images: Float[Tensor, "image pixel"], image_shape: tuple[int, ...]) -> str:
+def warn_of_ground(images: Images, image_shape: tuple[int, ...]) -> str:
     """Return what to do about an even ground that is light, or grey, or nothing where there is none."""
     if ground_share(images) > MUCH_GROUND:
         return GROUND
@@ -248,16 +244,14 @@ def warn_of_ground(images: Float[Tensor, "image pixel"], image_shape: tuple[int,
     return GREY.format(share=share) if share > SOME_GROUND else ""
 
 
-def noise_share(parameters: Parameters, images: Float[Tensor, "image pixel"]) -> float:
+def noise_share(parameters: Parameters, images: Images) -> float:
     """Return how much of the energy of the images is white noise: in each pixel as much as outside the span of W."""
     n_pixels, n_columns = parameters.group_basis.shape
     outside = 1 - float((images @ parameters.group_basis).square().sum(dim=1).mean())
     return min(MOST_NOISE, max(0.0, outside) * n_pixels / (n_pixels - n_columns)) if n_pixels > n_columns else 0.0
 
 
-def motion_effects(
-    parameters: Parameters, codes: Float[Tensor, "image component"], poses: Float[Tensor, "image torus"]
-) -> tuple[float, ...]:
+def motion_effects(parameters: Parameters, codes: Codes, poses: Poses) -> tuple[float, ...]:
     """Return how much a picture changes along each principal direction of the poses: 0 not at all, 1 all of it.
 
     The poses are taken about the mean of their template. Along a direction each picture is moved to that mean.
@@ -281,7 +275,7 @@ def motion_effects(
     return tuple(sorted(effects, reverse=True))
 
 
-def share_filled(along: Float[Tensor, " image"], template: Int[Tensor, " image"]) -> float:
+def share_filled(along: Numbers, template: Int[Tensor, " batch"]) -> float:
     """Return how much of their range the poses fill, but for the three largest gaps, over templates of many images."""
     shares, counts = [], []
     for each in template.unique():
@@ -293,7 +287,7 @@ def share_filled(along: Float[Tensor, " image"], template: Int[Tensor, " image"]
     return sum(share * count for share, count in zip(shares, counts, strict=True)) / sum(counts) if counts else 1.0
 
 
-def poses_of_many(parameters: Parameters, images: Float[Tensor, "image pixel"], engine: PoseEngine) -> Seen:
+def poses_of_many(parameters: Parameters, images: Images, engine: PoseEngine) -> Seen:
     """Return the codes and poses of some tens of images for each template."""
     wanted = min(MOST_IMAGES, IMAGES_PER_TEMPLATE * parameters.n_components)
     parts = [infer(parameters, batch, engine)[2:4] for batch in images[:wanted].split(250)]
@@ -301,7 +295,7 @@ def poses_of_many(parameters: Parameters, images: Float[Tensor, "image pixel"], 
     return Seen(torch.cat(codes), torch.cat(poses))
 
 
-def code_cost(codes: Float[Tensor, "image component"], sparsity: float) -> Float[Tensor, " image"]:
+def code_cost(codes: Codes, sparsity: float) -> Numbers:
     """Return what the codes of each image cost in nats: λ Σα, and ln K to name each active one."""
     return sparsity * codes.sum(dim=1) + active_count(codes) * math.log(codes.shape[1])
 
