@@ -13,7 +13,7 @@ from liesparse import LieSparseCoder
 from liesparse.data import embedded_digits
 from liesparse.initialization import known_translation
 from liesparse.posterior import engine_of, log_likelihood
-from liesparse.reproduce import clusters, published, recognition
+from liesparse.reproduce import published, recognition
 from liesparse.reproduce.parts import Job, run
 from liesparse.reproduce.published import BENCHMARKS, Bar, Benchmark, plan, table
 
@@ -55,14 +55,14 @@ def test_aligned_signals_are_as_good_as_averages_with_all_known():
 
 def test_clusters_are_matched_one_to_one():
     labels = torch.tensor([0, 0, 0, 1, 1, 2])
-    assert clusters.match_clusters(labels, torch.tensor([1, 1, 1, 0, 0, 2]), 3) == pytest.approx(100)
-    assert clusters.match_clusters(labels, torch.zeros(6, dtype=torch.int64), 3) == pytest.approx(50)
+    assert recognition.match_clusters(labels, torch.tensor([1, 1, 1, 0, 0, 2]), 3) == pytest.approx(100)
+    assert recognition.match_clusters(labels, torch.zeros(6, dtype=torch.int64), 3) == pytest.approx(50)
 
 
 def test_the_nearest_are_never_an_image_itself():
     likeness = torch.tensor([[9.0, 1.0, 2.0], [1.0, 9.0, 3.0], [2.0, 3.0, 9.0]])
-    assert clusters.find_nearest(likeness, 1).tolist() == [[2], [2], [1]]
-    assert clusters.find_nearest(likeness, 5).shape == (3, 2)  # there are no more
+    assert recognition.find_nearest(likeness, 1).tolist() == [[2], [2], [1]]
+    assert recognition.find_nearest(likeness, 5).shape == (3, 2)  # there are no more
 
 
 def test_a_graph_is_cut_where_its_ties_are_few():
@@ -70,7 +70,7 @@ def test_a_graph_is_cut_where_its_ties_are_few():
     nearest = torch.tensor([[i for i in group if i != one][:4] for group in groups for one in group])
     nearest[0, 0], nearest[11, 0] = 7, 12  # one tie from each group to the next
     truth = torch.arange(18) // 6
-    assert clusters.match_clusters(truth, clusters.cut_graph(nearest, 0, 3), 3) == 100
+    assert recognition.match_clusters(truth, recognition.cut_graph(nearest, 0, 3), 3) == 100
 
 
 def test_an_image_is_most_like_one_that_the_motion_carries_into_it(rng):
@@ -78,8 +78,8 @@ def test_an_image_is_most_like_one_that_the_motion_carries_into_it(rng):
     digits = embedded_digits()
     images = torch.nn.functional.normalize(torch.cat((digits, digits.roll((3, -2), dims=(1, 2)))).flatten(1), dim=1)
     near = torch.stack([torch.tensor([j for j in range(20) if j != i]) for i in range(20)])
-    likeness = clusters.carry_likeness(motion, images, near[:, torch.randperm(19, generator=rng)])
-    assert clusters.find_nearest(likeness, 1).flatten().tolist() == [*range(10, 20), *range(10)]
+    likeness = recognition.carry_likeness(motion, images, near[:, torch.randperm(19, generator=rng)])
+    assert recognition.find_nearest(likeness, 1).flatten().tolist() == [*range(10, 20), *range(10)]
     torch.testing.assert_close(likeness, likeness.T)
     engine, blank = engine_of(motion), torch.zeros(1, 10)
     still = images - motion.from_planes(motion.to_planes(images))
@@ -95,8 +95,8 @@ def test_an_image_is_most_like_one_that_the_motion_carries_into_it(rng):
 
 def test_only_near_images_are_tied():
     images = torch.nn.functional.normalize(embedded_digits().flatten(1), dim=1)
-    near = clusters.find_nearest(images @ images.T, 2)
-    tied = clusters.carry_likeness(known_translation(embedded_digits()), images, near).isfinite()
+    near = recognition.find_nearest(images @ images.T, 2)
+    tied = recognition.carry_likeness(known_translation(embedded_digits()), images, near).isfinite()
     expected = torch.zeros(10, 10, dtype=torch.bool).scatter_(1, near, value=True)
     assert tied.equal(expected | expected.T)
 

@@ -18,10 +18,12 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from liesparse import torus
+from liesparse.estimators import LieSparseCoder
 from liesparse.groups import Shifts
+from liesparse.metrics import d_lsbd, snr
 from liesparse.posterior import GridEngine
 from liesparse.posterior.interface import natural_parameters
-from liesparse.reproduce import clusters, recognition
+from liesparse.reproduce import recognition
 from liesparse.reproduce.parts import Job, Results, over_seeds
 from liesparse.reproduce.recognition import Found, find_digits
 
@@ -146,6 +148,27 @@ def measure_alignment(
     return found
 
 
+# ---- a square on a torus
+
+LEARNED = "learned from the images alone"
+SQUARE_STARTS = 4  # of which the best by the model's own objective goes on: one may close only in part
+
+
+def measure_square(seed: int, size: int = 64, block: int = 16, n_epochs: int | None = None) -> Found:
+    """Learn a block that is rolled over all shifts of a picture, and measure how its pose is encoded."""
+    picture = torch.zeros(size, size)
+    picture[:block, :block] = 1
+    images = torch.stack([picture.roll((down, right), (0, 1)) for down in range(size) for right in range(size)])
+    began = time.monotonic()
+    how: dict[str, Any] = {"n_epochs": n_epochs, "settings": {"n_init": SQUARE_STARTS}, "random_state": seed}
+    coder = LieSparseCoder(1, torus_dim=2, **how).fit(images)
+    seconds = time.monotonic() - began
+    poses = coder.infer(images).poses
+    encoding = torch.cat((poses.cos(), poses.sin()), dim=1).reshape(size, size, -1)
+    quality = float(snr(images.flatten(1), coder.reconstruct(images).flatten(1)).mean())
+    return {LEARNED: {"D_LSBD": d_lsbd(encoding), "SNR": quality, "s": seconds}}
+
+
 # ---- all tasks, and the table of one
 
 
@@ -198,16 +221,16 @@ BENCHMARKS = {
         "D_LSBD of a square on a torus of 64 × 64 shifts: 0 is perfect, 2 the worst",
         "Tonnaer, Pérez Rey, Menkovski, Holenderski, Portegies, Quantifying and learning linear symmetry-based "
         "disentanglement (2022): near 0 with labels of the transitions, not without",
-        recognition.measure_square,
-        bars={recognition.LEARNED: Bar("D_LSBD", 0.01)},
+        measure_square,
+        bars={LEARNED: Bar("D_LSBD", 0.01)},
         minutes=6,
     ),
     "clusters": Benchmark(
         "Clusters of MNIST without labels, K = 10: share of images in the cluster of their digit, in %",
         "k-means and DTI-Clustering from Monnier, Groueix, Aubry, Deep transformation-invariant clustering (2020)",
-        clusters.measure_clusters,
-        {clusters.KMEANS: {"published": 54.8}, "DTI-Clustering": {"published": 97.3}},
-        {line: Bar("accuracy, %", 70.0, above=True, goal=True) for line in clusters.OURS},
+        recognition.measure_clusters,
+        {recognition.KMEANS: {"published": 54.8}, "DTI-Clustering": {"published": 97.3}},
+        {line: Bar("accuracy, %", 70.0, above=True, goal=True) for line in recognition.OURS},
         digits=True,
         minutes=3,
     ),
