@@ -34,9 +34,7 @@ def snr(images: Images, reconstructions: Images) -> Numbers:
     return images.square().sum(dim=1) / (images - reconstructions).square().sum(dim=1)
 
 
-def torus_match(
-    factors: Float[Tensor, "image factor"], poses: Float[Tensor, "image torus"], period: float | None = None
-) -> list[float]:
+def torus_match(factors: Float[Tensor, "batch factor"], poses: Poses, period: float | None = None) -> list[float]:
     """Return for each true factor how well the poses of one template give it: 1 for exactly, 0 for not at all.
 
     A circular factor of some ``period`` is compared with integer combinations m·s of the pose, as the mean length of

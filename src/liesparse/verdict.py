@@ -319,10 +319,8 @@ def read_verdict(saved: object, path: object) -> Verdict | None:
     needed = set(Verdict._fields) - set(Verdict._field_defaults)
     numbers = saved if isinstance(saved, dict) and needed <= set(saved) <= set(Verdict._fields) else {}
     effects, unmoved = numbers.get("effects"), numbers.get("unmoved", [])
-    others = {name: value for name, value in numbers.items() if name not in ("effects", "unmoved")}
-    plain = all(
-        isinstance(value, int | float) or (name, value) == ("pair_share", None) for name, value in others.items()
-    )
+    rest = {name: value for name, value in numbers.items() if name not in ("effects", "unmoved")}
+    plain = all(isinstance(value, int | float) or (name, value) == ("pair_share", None) for name, value in rest.items())
     plain = plain and 0 <= numbers.get("noise", 0) <= MOST_NOISE
     lists = ((effects, float), (unmoved, int))
     whole = all(isinstance(values, list) and all(isinstance(one, kind) for one in values) for values, kind in lists)

@@ -179,10 +179,8 @@ def _learn_cells(title: str, names: list[str], seeds: range, recipe: Recipe | No
     with common.ProgressBar(title) as bar:
         for cell in work.run(planned, recipe):
             cells.append(cell)
-            verdict = (
-                "control, " if cell["problem"] in work.CONTROLS else "solved, " if cell["solved"] else "not solved, "
-            )
-            found = f"{'' if cell['problem'] in work.GROUPS else verdict}SNR {cell['snr']:.1f}"
+            verdict = "control" if cell["problem"] in work.CONTROLS else "solved" if cell["solved"] else "not solved"
+            found = f"{'' if cell['problem'] in work.GROUPS else f'{verdict}, '}SNR {cell['snr']:.1f}"
             what = f"{cell['problem']}, {cell['n_components']} templates, seed {cell['seed']}: {found}"
             bar.show(what, len(cells), len(planned), line=True)
             if str(json) != "-" or len(cells) == len(planned):

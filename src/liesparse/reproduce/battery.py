@@ -92,12 +92,10 @@ def letters(alphabet: str = "ABCDEFGHIJKLMNOPQRSTUVWXYZ", height: int = 20) -> T
     return torch.stack([_drawn([("text", (SIZE // 2, SIZE // 2), how | {"text": letter})]) for letter in alphabet])
 
 
-def turned(
-    n_images: int, generator: Generator, sources: Tensor | None = None, max_shift: float = 0
-) -> TransformedImages:
+def turned(n: int, generator: Generator, sources: Tensor | None = None, max_shift: float = 0) -> TransformedImages:
     """Turn shapes by any angle, and perhaps shift them."""
     how: dict[str, Any] = {"max_shift": max_shift, "max_degrees": 180, "sources": sources}
-    made = translations_rotations(n_images, **how, generator=generator)
+    made = translations_rotations(n, **how, generator=generator)
     return made if max_shift else made._replace(factors=made.factors[:, 2:], factor_names=made.factor_names[2:])
 
 
@@ -215,9 +213,7 @@ def run_cell(name: str, twice: bool, seed: int, recipe: Recipe | None = None) ->
     return made | truth | said | {"verdict": str(trained.verdict)}  # which is not told the truth
 
 
-def compare_with_truth(
-    parameters: Parameters, test: TransformedImages, recipe: Recipe, problem: Problem
-) -> dict[str, Any]:
+def compare_with_truth(parameters: Parameters, test: TransformedImages, recipe: Recipe, problem: Problem) -> Cell:
     """Say whether the poses give the true factors, and whether shapes and templates match."""
     _, _, codes, poses, found = infer(parameters, test.images, recipe.evaluation.make_engine(parameters))
     winners, n = codes.argmax(dim=1), len(test.images)

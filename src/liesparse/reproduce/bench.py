@@ -24,16 +24,8 @@ from liesparse.inference import expect_pose, infer_codes
 from liesparse.initialization import known_translation, random_start
 from liesparse.learning import learn
 from liesparse.model import Outer, Parameters
-from liesparse.posterior import (
-    AdaptiveEngine,
-    Engine,
-    GridEngine,
-    Moments,
-    ReferenceEngine,
-    engine_of,
-    make_engine,
-    pose_natural,
-)
+from liesparse.posterior import AdaptiveEngine, Engine, GridEngine, Moments, engine_of, make_engine, pose_natural
+from liesparse.posterior.base import ReferenceEngine
 from liesparse.posterior.kernels.library import KERNEL_NAMES, choose, runnable
 from liesparse.posterior.separable import normalize_
 from liesparse.settings import Settings, load_recipe

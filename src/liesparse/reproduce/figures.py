@@ -88,10 +88,8 @@ def make(orders: Sequence[Order], n_images: int, data_dir: Path | None, tell: Te
         model = find_or_learn(order, images, partial(tell_part, name=order.name)).coder.model_
         panels[order.name] = row_panels(order.name, model, images, order.seed)
         if order.name == COMPARED:
-            name = f"{order.name}, plain sparse coding"
-            plain = plain_panels(
-                find_or_learn_baseline(order, images, partial(tell_part, name=name)), images, order.seed
-            )
+            tell_plain = partial(tell_part, name=f"{order.name}, plain sparse coding")
+            plain = plain_panels(find_or_learn_baseline(order, images, tell_plain), images, order.seed)
     return draw(panels, plain)
 
 

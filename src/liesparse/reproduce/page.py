@@ -103,7 +103,7 @@ def render(sections: Sequence[Section], command: str) -> str:
     return environment.get_template("page.html").render(values)
 
 
-def table_section(plan: Plan) -> Section:
+def _table1(plan: Plan) -> Section:
     """Return Table 1 by our recipe."""
     recipes, folder = {"best": dict.fromkeys(plan.rows, plan.recipe)}, plan.folder / "table1"
 
@@ -118,7 +118,7 @@ def table_section(plan: Plan) -> Section:
     return Section("Table 1", command, _seeds(plan.n_seeds), 6.0 * len(plan.rows) * plan.n_seeds, folder, make)
 
 
-def figures_section(plan: Plan) -> Section:
+def _figures(plan: Plan) -> Section:
     """Return figures 1 to 4, from the models of Table 1."""
     folder = plan.folder / "table1"
     names = [name for name in figures.TITLES if name in plan.rows]
@@ -131,7 +131,7 @@ def figures_section(plan: Plan) -> Section:
     return Section("Figures 1 to 4", "liesparse reproduce figures", "seed 0", 2.0, folder, make)
 
 
-def claims_section(plan: Plan) -> Section:
+def _claims(plan: Plan) -> Section:
     """Return the paper's prose, claim by claim."""
     folder, n_seeds = plan.folder / "claims", plan.n_claim_seeds
 
@@ -147,7 +147,7 @@ def claims_section(plan: Plan) -> Section:
     return Section("Claims", command, _seeds(n_seeds), 8.0 * n_seeds, folder, make)
 
 
-def benchmarks_section(plan: Plan) -> Section:
+def _benchmarks(plan: Plan) -> Section:
     """Return tasks for which others have published numbers."""
     folder, known = plan.folder / "benchmarks", published.BENCHMARKS
 
@@ -165,12 +165,7 @@ def benchmarks_section(plan: Plan) -> Section:
     return Section("Benchmarks", command, _seeds(plan.n_seeds), minutes, folder, make)
 
 
-SECTIONS = {
-    "table1": table_section,
-    "figures": figures_section,
-    "claims": claims_section,
-    "benchmarks": benchmarks_section,
-}
+SECTIONS = {"table1": _table1, "figures": _figures, "claims": _claims, "benchmarks": _benchmarks}
 
 
 def _seeds(n: int) -> str:

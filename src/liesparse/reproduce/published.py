@@ -125,8 +125,7 @@ def measure_alignment(
 ) -> Found:
     """Measure for each K and M = 10ⁿ the median over ten runs; of a million signals there is one run.
 
-    Beside the relative errors is that of averages with known shapes and shifts: M / K signals with entries of variance
-    1.
+    Beside the relative errors is that of averages of M / K signals, with known shapes and shifts.
     """
     found = {}
     for n_shapes, power in sizes:

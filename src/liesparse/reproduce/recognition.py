@@ -73,14 +73,12 @@ def make_features(coder: LieSparseCoder, train: Images, test: Images, seed: int)
     """Return what a model makes of images: codes, canonical images, and plain sparse codes of these."""
     pictures = [part.unflatten(1, coder.image_shape_) for part in (train, test)]
     found = [coder.infer(part) for part in pictures]
-    upright = [
-        coder.canonicalize(part, poses=each.poses).flatten(1) for part, each in zip(pictures, found, strict=True)
-    ]
-    plain = SparseCoder(N_PLAIN, random_state=seed).fit(upright[0])
+    still = [coder.canonicalize(part, poses=each.poses).flatten(1) for part, each in zip(pictures, found, strict=True)]
+    plain = SparseCoder(N_PLAIN, random_state=seed).fit(still[0])
     return {
         "codes": (found[0].codes, found[1].codes),
-        "canonical codes": (plain.transform(upright[0]), plain.transform(upright[1])),
-        "canonical pixels": (upright[0], upright[1]),
+        "canonical codes": (plain.transform(still[0]), plain.transform(still[1])),
+        "canonical pixels": (still[0], still[1]),
     }
 
 
@@ -93,9 +91,7 @@ def classify(features: tuple[Tensor, Tensor], labels: tuple[Labels, Labels], cho
     known, unknown = (features[0][chosen] / scale).numpy(), (features[1] / scale).numpy()
     tools = {"1-NN": KNeighborsClassifier(1), "linear": LogisticRegression(tol=1e-3, max_iter=500)}
     answers, truth = labels[0][chosen].numpy(), labels[1].numpy()
-    return {
-        name: 100 * float((tool.fit(known, answers).predict(unknown) == truth).mean()) for name, tool in tools.items()
-    }
+    return {name: 100 * float(tool.fit(known, answers).score(unknown, truth)) for name, tool in tools.items()}
 
 
 def measure_recognition(
