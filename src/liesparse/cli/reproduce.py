@@ -16,7 +16,7 @@ from liesparse.cli.common import DataDir, EpochsOption, JsonOption, SetOption, c
 
 if TYPE_CHECKING:
     from liesparse.reproduce.battery import Cell
-    from liesparse.reproduce.parts import Job, Results, Tell
+    from liesparse.reproduce.parts import Job, Results
     from liesparse.settings import Recipe
 
 app = Typer(no_args_is_help=True, help="Make the paper's results again.")
@@ -152,10 +152,6 @@ def benchmarks(
     common.write_numbers(rows, json)
 
 
-def _follow(bar: common.ProgressBar) -> Tell:
-    return lambda step: bar.show(step.note, step.share, 1, line=step.end_of_epoch)
-
-
 def _compute(title: str, jobs: list[Job], out: Path, say: Callable[[dict[str, Any]], str]) -> Results:
     """Compute or find each result and say what it is; on Ctrl-C, say what is kept."""
     from liesparse.reproduce.parts import run
@@ -164,7 +160,7 @@ def _compute(title: str, jobs: list[Job], out: Path, say: Callable[[dict[str, An
     found: Results = []
     kept = common.resumable(lambda: f"{len(found)} of {len(jobs)} are in {out}")
     with kept, common.ProgressBar(title) as bar:
-        for job, result in run(jobs, out, _follow(bar)):
+        for job, result in run(jobs, out, lambda step: bar.show(step.note, step.share, 1)):
             found.append((job, result))
             console.print(f"{job}: {say(result)}")
     return found
@@ -232,7 +228,9 @@ def figures(
         orders.append(Order(name, row, recipe, seed, models))
     try:
         with common.ProgressBar("figures") as bar:
-            drawn = work.make(orders, images, data_dir, _follow(bar))
+            drawn = work.make(
+                orders, images, data_dir, lambda step: bar.show(step.note, step.share, 1, line=step.end_of_epoch)
+            )
         for name, figure in drawn.items():
             write_atomically(out / f"{name}.pdf", to_pdf(figure))
             write_atomically(out / f"{name}.png", to_small_png(figure))
@@ -296,7 +294,8 @@ def everything(
     command = f"liesparse reproduce all{' --full' if full else ''}" + ("" if only == "all" else f" --only {only}")
     began = time.monotonic()
     with common.resumable(lambda: f"What is done is in {out}"), common.ProgressBar("page") as bar:
-        for place, section in enumerate(work.make_page(sections, out, command, _follow(bar)), 1):
+        pages = work.make_page(sections, out, command, lambda step: bar.show(step.note, step.share, 1))
+        for place, section in enumerate(pages, 1):
             minutes = sum(later.minutes for later in sections[place:])
             passed = (time.monotonic() - began) / 60
             left = f"{passed:.0f} min, about {minutes:.0f} left"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +21,7 @@ from liesparse.figures.paper import ModelPanels, RowPanels
 from liesparse.metrics import infer
 from liesparse.model import Parameters, apply_transform, reconstruct
 from liesparse.posterior import AdaptiveEngine, TorusPosterior, pose_natural
-from liesparse.reproduce.parts import Step, Tell
+from liesparse.reproduce.parts import Tell, part_of
 from liesparse.reproduce.table1 import IMAGE_SHAPE, Order, RowImages, find_or_learn, find_or_learn_baseline, load_images
 from liesparse.run_directory import measure
 from liesparse.settings import ModelSettings, load_recipe
@@ -80,16 +79,13 @@ def make(orders: Sequence[Order], n_images: int, data_dir: Path | None, tell: Te
     """Find or learn the models, and draw; ``tell`` hears the name of each, and how far all are."""
     panels, plain = {}, None
     for place, order in enumerate(orders):
-
-        def tell_part(step: Step, name: str, place: int = place) -> None:
-            tell(Step((place + step.share) / len(orders), f"{name}: {step.note}", step.end_of_epoch))
-
         images = load_images(order.row, order.seed, data_dir, n_images)
-        model = find_or_learn(order, images, partial(tell_part, name=order.name)).coder.model_
+        tell_part = part_of(tell, order.name, place, 1, len(orders))
+        model = find_or_learn(order, images, tell_part).coder.model_
         panels[order.name] = row_panels(order.name, model, images, order.seed)
         if order.name == COMPARED:
-            tell_plain = partial(tell_part, name=f"{order.name}, plain sparse coding")
-            plain = plain_panels(find_or_learn_baseline(order, images, tell_plain), images, order.seed)
+            tell_part = part_of(tell, f"{order.name}, plain sparse coding", place, 1, len(orders))
+            plain = plain_panels(find_or_learn_baseline(order, images, tell_part), images, order.seed)
     return draw(panels, plain)
 
 

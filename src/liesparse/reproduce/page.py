@@ -10,14 +10,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from jinja2 import ChoiceLoader, Environment, PackageLoader
-
 from liesparse import __version__
 from liesparse.data.downloads import SIZES, find_files
-from liesparse.figures import data_uri, to_small_png
+from liesparse.figures import to_small_png
 from liesparse.files import write_atomically
+from liesparse.report.page import render
 from liesparse.reproduce import claims, figures, published, table1
-from liesparse.reproduce.parts import FULL, Size, Step, Tell, run
+from liesparse.reproduce.parts import FULL, Size, Step, Tell, part_of, run
 from liesparse.settings import Recipe, load_recipe
 
 TITLE = "Disentangling images with Lie group transformations and sparse coding: made again"
@@ -80,27 +79,16 @@ def make_page(sections: Sequence[Section], folder: Path, command: str, tell: Tel
     done, total = list(sections), sum(section.minutes for section in sections)
     passed = 0.0
     for place, section in enumerate(sections):
-
-        def tell_part(step: Step, section: Section = section, before: float = passed) -> None:
-            tell(Step((before + step.share * section.minutes) / total, f"{section.title}: {step.note}"))
-
+        tell_part = part_of(tell, section.title, passed, section.minutes, total)
         tell_part(Step(0.0, "begins"))
         parts = section.make(tell_part)
         passed += section.minutes
         newest = max((path.stat().st_mtime for path in section.folder.rglob("*.json")), default=0.0)
         date = f"{datetime.fromtimestamp(newest, UTC):%Y-%m-%d}" if newest else "without a date"
         done[place] = section._replace(parts=parts, date=date)
-        write_atomically(folder / PAGE, render(done, command).encode())
+        values = {"title": TITLE, "command": command, "version": __version__, "sections": done}
+        write_atomically(folder / PAGE, render("reproduce", **values).encode())
         yield done[place]
-
-
-def render(sections: Sequence[Section], command: str) -> str:
-    """Return the page, all values escaped."""
-    loader = ChoiceLoader([PackageLoader("liesparse", "reproduce"), PackageLoader("liesparse", "report")])
-    environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["data_uri"] = data_uri
-    values = {"title": TITLE, "command": command, "version": __version__, "sections": sections}
-    return environment.get_template("page.html").render(values)
 
 
 def _table1(plan: Plan) -> Section:

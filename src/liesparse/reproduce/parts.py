@@ -28,6 +28,11 @@ class Step(NamedTuple):
 Tell = Callable[[Step], None]
 
 
+def part_of(tell: Tell, name: str, before: float, own: float, total: float) -> Tell:
+    """Return what tells of a part, by its name, as a share of the whole: what is done before it, and its own."""
+    return lambda step: tell(Step((before + own * step.share) / total, f"{name}: {step.note}", step.end_of_epoch))
+
+
 class Job(NamedTuple):
     """A result of one seed that is wanted."""
 
@@ -54,10 +59,7 @@ def run(jobs: Sequence[Job], folder: Path, tell: Tell) -> Iterator[tuple[Job, di
     """Compute what ``folder`` does not have yet, each result written when it is done, and yield all of them."""
     total, done = sum(job.minutes for job in jobs), 0.0
     for job in jobs:
-
-        def tell_part(step: Step, job: Job = job, before: float = done) -> None:
-            tell(Step((before + step.share * job.minutes) / total, f"{job}: {step.note}"))
-
+        tell_part = part_of(tell, str(job), done, job.minutes, total)
         made_with = json.loads(json.dumps(job.made_with))  # as JSON has it
         try:
             kept = json.loads((folder / job.file_name).read_text(encoding="utf-8"))
