@@ -51,13 +51,6 @@ GREY = (
 IN_WORDS = {0: "no motion", 1: "one motion", 2: "two motions", 3: "three motions"}
 
 
-class Seen(NamedTuple):
-    """Codes and poses of images."""
-
-    codes: Float[Tensor, "many component"]
-    poses: Float[Tensor, "many torus"]
-
-
 class Verdict(NamedTuple):
     """Whether a motion was found, and on what evidence."""
 
@@ -138,7 +131,7 @@ def judge(
     training_images: Float[Tensor, "more pixel"],
     engine: PoseEngine,
     *,
-    seen: Seen | None = None,
+    seen: tuple[Tensor, Tensor] | None = None,
     plain: Float[Tensor, "pixel plain_component"] | None = None,
     pair_share: float | None = None,
     n_starts: int = 1,
@@ -287,12 +280,12 @@ def share_filled(along: Numbers, template: Int[Tensor, " batch"]) -> float:
     return sum(share * count for share, count in zip(shares, counts, strict=True)) / sum(counts) if counts else 1.0
 
 
-def poses_of_many(parameters: Parameters, images: Images, engine: PoseEngine) -> Seen:
+def poses_of_many(parameters: Parameters, images: Images, engine: PoseEngine) -> tuple[Tensor, Tensor]:
     """Return the codes and poses of some tens of images for each template."""
     wanted = min(MOST_IMAGES, IMAGES_PER_TEMPLATE * parameters.n_components)
     parts = [infer(parameters, batch, engine)[2:4] for batch in images[:wanted].split(250)]
     codes, poses = zip(*parts, strict=True)
-    return Seen(torch.cat(codes), torch.cat(poses))
+    return torch.cat(codes), torch.cat(poses)
 
 
 def code_cost(codes: Codes, sparsity: float) -> Numbers:

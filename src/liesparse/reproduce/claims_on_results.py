@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from liesparse.baselines import SparseCodingSettings, infer_sparse_codes, learn_sparse_coding
-from liesparse.data import LoadedData, TransformedImages, embedded_digits, load_data, rotations_scalings, translations
+from liesparse.data import TransformedImages, embedded_digits, load_data, rotations_scalings, translations
 from liesparse.data.synthetic import warp
 from liesparse.metrics import active_codes, equivariance_error, evaluate, infer, invariance_error, snr
 from liesparse.model import Parameters, apply_transform, narrow_prior, reconstruct
@@ -93,13 +94,6 @@ N_NEIGHBOURS, CLEAR, ONE, WIDTH = 10, 0.7, 1, 0.3  # of the vote; its majority; 
 MINI = 1500  # of the small set, to learn from; the others test
 
 
-def _load_mnist(trial: Trial) -> LoadedData:
-    n, n_test = trial.size.n_images, trial.size.n_test
-    if trial.size.mnist == "mnist-mini":
-        n, n_test = min(n, MINI), min(n_test, 500)
-    return load_data(f"{trial.size.mnist}:n={n},n_test={n_test},seed={trial.seed}", data_dir=trial.data_dir)
-
-
 def look_like(
     shapes: Float[Tensor, "shape pixel"], images: Float[Tensor, "image pixel"], labels: Int[Tensor, " image"]
 ) -> list[int]:
@@ -111,8 +105,11 @@ def look_like(
 
 
 def _learn_mnist(trial: Trial, narrow: bool) -> Numbers:
-    """Learn MNIST, and say which digit each template looks like where its images are, and who uses it."""
-    data = _load_mnist(trial)
+    """Learn MNIST; say which digit each template looks like where its images are, who uses it, and what axes it has."""
+    n, n_test = trial.size.n_images, trial.size.n_test
+    if trial.size.mnist == "mnist-mini":
+        n, n_test = min(n, MINI), min(n_test, 500)
+    data = load_data(f"{trial.size.mnist}:n={n},n_test={n_test},seed={trial.seed}", data_dir=trial.data_dir)
     assert data.labels is not None  # MNIST has them
     assert data.test_labels is not None
     settings = replace(MNIST_MODEL, pose_prior=narrow_prior(WIDTH)) if narrow else MNIST_MODEL
@@ -155,11 +152,6 @@ def judge_ones(cells: Sequence[Numbers]) -> dict[str, str]:
     )
     halves = (2 * without > n, 2 * with_one > n)
     return verdict(all(halves), any(halves), reason)
-
-
-def measure_mnist(trial: Trial) -> Numbers:
-    """Say what the templates look like, and which known motions the axes are."""
-    return _learn_mnist(trial, False)
 
 
 def judge_mnist(cells: Sequence[Numbers]) -> dict[str, str]:
@@ -277,7 +269,7 @@ CLAIMS = {
         "On MNIST the templates are digits, and the axes are shearing and horizontal stretching.",
         "section 5",
         "the vote of each template's ten nearest images, and the generators fitted by known motions",
-        measure_mnist,
+        partial(_learn_mnist, narrow=False),
         judge_mnist,
     ),
     "invariance": Claim(

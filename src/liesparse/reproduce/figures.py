@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -117,17 +117,10 @@ def square(rows: Float[Tensor, "*image pixel"]) -> Array:
     return rows.unflatten(-1, (side, side)).numpy()
 
 
-class DemoResult(NamedTuple):
-    """What the demo found."""
-
-    coder: LieSparseCoder
-    baseline: SparseCoder
-    metrics: dict[str, Any]
-    figure: Figure
-
-
-def run_demo(n_images: int, n_epochs: int, seed: int, *, callback: Watch | None = None) -> DemoResult:
-    """Learn from translated digits, compare with plain sparse coding, and draw what was learned.
+def run_demo(
+    n_images: int, n_epochs: int, seed: int, *, callback: Watch | None = None
+) -> tuple[LieSparseCoder, SparseCoder, dict[str, Any], Figure]:
+    """Learn from translated digits, learn plain sparse coding, compare the two by numbers, and draw what was learned.
 
     The model is the paper's (K = 10, L = 128, n = 2, σ² = 0.01, λ = 10).
     """
@@ -154,7 +147,7 @@ def run_demo(n_images: int, n_epochs: int, seed: int, *, callback: Watch | None 
         f"Learned from {n_images:,} unlabelled images: held-out SNR {metrics['lsc_snr']:.1f}"
         f" (plain sparse coding: {metrics['sparse_coding_snr']:.1f})"
     )
-    return DemoResult(coder, baseline, metrics, demo_figure(coder.model_, test[:20], headline))
+    return coder, baseline, metrics, demo_figure(coder.model_, test[:20], headline)
 
 
 def demo_figure(model: Parameters, inputs: Float[Tensor, "example pixel"], headline: str) -> Figure:
