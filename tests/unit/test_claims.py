@@ -15,10 +15,9 @@ from liesparse.model import reconstruct
 from liesparse.posterior import Evidence, GridEngine
 from liesparse.reproduce import claims, page
 from liesparse.reproduce import claims_on_algorithm as algorithm
-from liesparse.reproduce import claims_on_results as results
 from liesparse.reproduce.battery import PROBLEMS
 from liesparse.reproduce.page import Part, Section, make_page
-from liesparse.reproduce.parts import FAILS, HOLDS, IN_PART, Claim, Size, Step, Trial
+from liesparse.reproduce.parts import FAILS, HOLDS, IN_PART, Claim, Size, Step, Trial, draw
 from liesparse.reproduce.point_engine import PointEngine
 
 SIGNALS = PROBLEMS["signals"]
@@ -34,8 +33,8 @@ def folder(tmp_path_factory):
 def fewer(monkeypatch):
     monkeypatch.setattr(algorithm, "STEPS", (1, 2, 4))
     monkeypatch.setattr(algorithm, "N_BATCHES", 2)
-    monkeypatch.setattr(results, "EVERY_DEGREES", 90)
-    monkeypatch.setattr(results, "SIZES", {name: (8, m, n) for name, (_, m, n) in results.SIZES.items()})
+    monkeypatch.setattr(claims, "EVERY_DEGREES", 90)
+    monkeypatch.setattr(claims, "SIZES", {name: (8, m, n) for name, (_, m, n) in claims.SIZES.items()})
 
 
 @pytest.mark.parametrize("name", claims.CLAIMS)
@@ -50,7 +49,7 @@ def test_every_claim_keeps_the_contract(name, folder):
     judgement = claim.judge([numbers, numbers])
     assert judgement["verdict"] in (HOLDS, IN_PART, FAILS)
     assert re.search(r"\d", judgement["reason"])
-    assert (claims.draw(name, [numbers]) is None) == ("curves" not in numbers)
+    assert (draw(claim, [numbers]) is None) == ("curves" not in numbers)
 
 
 BIAS = {
@@ -59,7 +58,7 @@ BIAS = {
     for key in ("approximate_accurate_bias", "approximate_accurate_std", "exact_accurate_std", "exact_n50_bias")
 }
 POINTS = {f"{name}_{key}": 1.0 for name in ("integral", *algorithm.POINTS) for key in ("snr", "solved")}
-SIZE = {f"{name}_{key}": 1.0 for name in results.SIZES for key in ("snr", "seconds")}
+SIZE = {f"{name}_{key}": 1.0 for name in claims.SIZES for key in ("snr", "seconds")}
 
 
 @pytest.mark.parametrize(
@@ -163,8 +162,8 @@ def test_what_a_shape_looks_like():
     labels = torch.arange(60) % 3
     images = torch.nn.functional.normalize(prototypes[labels] + 0.1 * torch.rand(60, 12, generator=rng), dim=1)
     between = prototypes[0] + prototypes[1]
-    assert results.look_like(torch.stack((2 * prototypes[1], prototypes[2], between)), images, labels)[:2] == [1, 2]
-    assert results.look_like(torch.ones(1, 12), images[:20], torch.arange(20) % 2) in ([-1], [0], [1])
+    assert claims.look_like(torch.stack((2 * prototypes[1], prototypes[2], between)), images, labels)[:2] == [1, 2]
+    assert claims.look_like(torch.ones(1, 12), images[:20], torch.arange(20) % 2) in ([-1], [0], [1])
 
 
 @pytest.fixture

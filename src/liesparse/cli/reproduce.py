@@ -256,14 +256,15 @@ def claims(
     """
     from liesparse.figures import to_small_png
     from liesparse.files import write_atomically
-    from liesparse.reproduce import claims as work
-    from liesparse.reproduce.parts import FULL, Size
+    from liesparse.reproduce.claims import CLAIMS
+    from liesparse.reproduce.parts import FULL, Size, conclude, draw, plan_claims
 
-    names, size = choose_rows(only, list(work.CLAIMS)), FULL if full else Size()
-    jobs = work.plan(names, range(first_seed, first_seed + seeds), size, out, data_dir)
-    rows = work.conclude(_compute("claims", jobs, out, lambda _: "measured"))
+    chosen = {name: CLAIMS[name] for name in choose_rows(only, list(CLAIMS))}
+    seen = range(first_seed, first_seed + seeds)
+    jobs = plan_claims(chosen, seen, FULL if full else Size(), out, data_dir)
+    rows = conclude(chosen, _compute("claims", jobs, out, lambda _: "measured"))
     for row in rows:
-        figure = work.draw(row["name"], row["numbers"].values())
+        figure = draw(CLAIMS[row["name"]], row["numbers"].values())
         if figure is not None:
             write_atomically(out / f"{row['name']}.png", to_small_png(figure))
     for row in rows:

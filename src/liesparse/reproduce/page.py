@@ -16,7 +16,7 @@ from liesparse.figures import to_small_png
 from liesparse.files import write_atomically
 from liesparse.report.page import render
 from liesparse.reproduce import claims, figures, published, table1
-from liesparse.reproduce.parts import FULL, Size, Step, Tell, part_of, run
+from liesparse.reproduce.parts import FULL, Size, Step, Tell, conclude, draw, part_of, plan_claims, run
 from liesparse.settings import Recipe, load_recipe
 
 TITLE = "Disentangling images with Lie group transformations and sparse coding: made again"
@@ -124,10 +124,10 @@ def _claims(plan: Plan) -> Section:
     folder, n_seeds = plan.folder / "claims", plan.n_claim_seeds
 
     def make(tell: Tell) -> list[Part]:
-        jobs = claims.plan(list(claims.CLAIMS), range(n_seeds), plan.size, folder, plan.data_dir)
-        rows = claims.conclude(list(run(jobs, folder, tell)))
+        jobs = plan_claims(claims.CLAIMS, range(n_seeds), plan.size, folder, plan.data_dir)
+        rows = conclude(claims.CLAIMS, list(run(jobs, folder, tell)))
         lines = [[row[key] for key in ("sentence", "place", "verdict", "reason", "measured")] for row in rows]
-        drawn = {row["sentence"]: claims.draw(row["name"], row["numbers"].values()) for row in rows}
+        drawn = {row["sentence"]: draw(claims.CLAIMS[row["name"]], row["numbers"].values()) for row in rows}
         pictures = [Part(sentence, picture=to_small_png(figure)) for sentence, figure in drawn.items() if figure]
         return [Part("", (), ["claim", "where", "verdict", "found", "measured"], lines), *pictures]
 

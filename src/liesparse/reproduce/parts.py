@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from matplotlib.figure import Figure
+
+from liesparse.figures import new_figure
 from liesparse.files import write_json
 from liesparse.settings import Recipe, Start, load_recipe
 
@@ -140,3 +145,54 @@ class Claim(NamedTuple):
 def verdict(holds: bool, in_part: bool, reason: str) -> dict[str, str]:
     """Return the verdict on a claim by its name, and why."""
     return {"verdict": HOLDS if holds else IN_PART if in_part else FAILS, "reason": reason}
+
+
+def plan_claims(
+    claims: Mapping[str, Claim], seeds: Iterable[int], size: Size, folder: Path, data_dir: Path | None
+) -> list[Job]:
+    """List what is to be measured; models are kept in the folder too."""
+    made_with, trials = {"size": asdict(size)}, [Trial(seed, size, folder / "models", data_dir) for seed in seeds]
+
+    def measure(claim: Claim, trial: Trial, _: object) -> dict[str, Any]:
+        return {"date": f"{datetime.now(UTC):%Y-%m-%d}", "numbers": claim.measure(trial)}
+
+    every = [(name, claim, trial) for trial in trials for name, claim in claims.items()]
+    return [Job((name,), trial.seed, made_with, partial(measure, claim, trial)) for name, claim, trial in every]
+
+
+def conclude(claims: Mapping[str, Claim], results: Results) -> list[dict[str, Any]]:
+    """Return for each claim its place, what was measured, over how many seeds, and the verdict with its reason."""
+    rows = []
+    for name, claim in claims.items():
+        kept = {job.seed: cell for job, cell in results if job.names == (name,)}
+        mnist = next(iter(kept.values()))["size"]["mnist"]
+        cells = {seed: cell["numbers"] | {"date": cell["date"], "mnist": mnist} for seed, cell in kept.items()}
+        rows.append(
+            {
+                "name": name,
+                "sentence": claim.sentence,
+                "place": claim.place,
+                "measured": claim.measured + (f"; data: {mnist}" if claim.sentence.startswith("On MNIST") else ""),
+                "seeds": sorted(cells),
+                "date": max(cell["date"] for cell in cells.values()),
+                **claim.judge(list(cells.values())),
+                "numbers": {str(seed): cell for seed, cell in cells.items()},
+            }
+        )
+    return rows
+
+
+def draw(claim: Claim, cells: Iterable[Numbers]) -> Figure | None:
+    """Draw the curves of a claim that has some: one colour for each kind, one line for each seed."""
+    curves = [cell["curves"] for cell in cells if "curves" in cell]
+    if not curves:
+        return None
+    figure = new_figure(6, 3.6)
+    axes = figure.subplots(1, 1)
+    for seed, lines in enumerate(curves):
+        for place, (label, (x, y)) in enumerate(lines.items()):
+            axes.plot(x, y, color=f"C{place}", linewidth=1, alpha=0.8, label=None if seed else label)
+    axes.set(xlabel=claim.axes[0], ylabel=claim.axes[1])
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8)
+    return figure
