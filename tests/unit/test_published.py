@@ -174,10 +174,11 @@ def test_finished_rows_are_kept_unless_the_sizes_change(tmp_path, monkeypatch):
     assert measured([0, 1]) == [1, 2]
     assert measured([0, 1]) == [1, 2]
     assert calls == [(0, 1), (1, 1)]
-    (tmp_path / "fake.0.json").write_text("{", encoding="utf-8")  # damaged
-    measured([0, 1])
+    for damaged in (b"{", b"\xff"):
+        (tmp_path / "fake.0.json").write_bytes(damaged)
+        measured([0, 1])
     measured([1], sizes={"fake": {"size": 5}})
-    assert calls[2:] == [(0, 1), (1, 5)]
+    assert calls[2:] == [(0, 1), (0, 1), (1, 5)]
     assert json.loads((tmp_path / "fake.1.json").read_text())["found"] == {"a": {"here": 6.0}}
 
 

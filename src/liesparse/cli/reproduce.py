@@ -219,13 +219,9 @@ def figures(
             raise
         console.print(f"Without mnist-10. {error}")
         names.remove("mnist-10")
-    orders = []
-    for name in names:
-        recipe, row = load_recipe("best"), ROWS[name]
-        if epochs is not None:
-            recipe = recipe.with_values({"learning.n_epochs": epochs})
-            row = replace(row, sparse_coding_epochs=epochs)
-        orders.append(Order(name, row, recipe, seed, models))
+    recipe = load_recipe("best").with_values({} if epochs is None else {"learning.n_epochs": epochs})
+    fewer: dict[str, Any] = {} if epochs is None else {"sparse_coding_epochs": epochs}
+    orders = [Order(name, replace(ROWS[name], **fewer), recipe, seed, models) for name in names]
     try:
         with common.ProgressBar("figures") as bar:
             drawn = work.make(

@@ -68,7 +68,7 @@ def run(jobs: Sequence[Job], folder: Path, tell: Tell) -> Iterator[tuple[Job, di
         made_with = json.loads(json.dumps(job.made_with))  # as JSON has it
         try:
             kept = json.loads((folder / job.file_name).read_text(encoding="utf-8"))
-        except (FileNotFoundError, json.JSONDecodeError):
+        except (FileNotFoundError, ValueError):  # none, or a damaged one
             kept = {}
         if not made_with.items() <= kept.items():
             tell_part(Step(0.0, "begins"))
