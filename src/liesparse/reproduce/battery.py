@@ -63,6 +63,12 @@ class Problem:
     bar: str = ""  # what is asked for on every seed
     any_angle: bool = False  # then errors of angle and shift say more than correlations
 
+    def split(self, n: int, n_test: int, generator: Generator) -> tuple[Tensor, TransformedImages]:
+        """Make images to learn from, and others of the same shapes with the truth behind them."""
+        made = self.make(n + n_test, generator=generator)
+        images, labels, factors = (part[n:] for part in made[:3])
+        return made.images[:n], TransformedImages(images, labels, factors, made.factor_names)
+
 
 def _drawn(parts: Sequence[Part]) -> Tensor:
     """Draw a shape finely and average."""
@@ -198,13 +204,11 @@ def run_cell(name: str, twice: bool, seed: int, recipe: Recipe | None = None) ->
     problem = EVERY[name]
     recipe = (recipe or load_recipe("best")).with_values(problem.values)
     generator = torch.Generator().manual_seed(seed)
-    together = problem.make(problem.n_images + N_TEST, generator=generator)  # of the same shapes
-    images, labels, factors = (part[problem.n_images :] for part in together[:3])
-    test = TransformedImages(images, labels, factors, together.factor_names)
+    images, test = problem.split(problem.n_images, N_TEST, generator)
     n_components = problem.n_shapes * (2 if twice else 1)
     model = ModelSettings(n_components, torus_dim=problem.torus_dim, group=problem.group)
     began = time.monotonic()
-    trained = learn_model(together.images[: problem.n_images], model, recipe, generator=generator)
+    trained = learn_model(images, model, recipe, generator=generator)
     seconds = time.monotonic() - began
     truth = compare_with_truth(trained.parameters, test, recipe, problem)
     assert trained.verdict is not None  # this process is the only one

@@ -226,17 +226,16 @@ def measure_sizes(trial: Trial) -> Numbers:
     """Learn small digits with several L, multiplicities and n, and take SNR and time."""
     problem, found = PROBLEMS["miniature"], {}
     generator = torch.Generator().manual_seed(trial.seed)
-    n, n_test = trial.size.n_images, trial.size.n_test
-    images = problem.make(n + n_test, generator=generator).images
-    recipe = replace(trial.size, n_shown=trial.size.n_shown // SMALLER).recipe(n)
+    train, test = problem.split(trial.size.n_images, trial.size.n_test, generator)
+    recipe = replace(trial.size, n_shown=trial.size.n_shown // SMALLER).recipe(len(train))
     recipe = recipe.with_values({"learning.lattice": "paper"})  # or L and m would not be what they are called
     for name, (n_irreps, multiplicity, torus_dim) in SIZES.items():
         model = replace(PAPER_MODEL, n_components=problem.n_shapes, n_irreps=n_irreps)
         model = replace(model, multiplicity=multiplicity, torus_dim=torus_dim)
         began = time.process_time()
-        parameters = learn_model(images[:n], model, recipe, generator=generator).parameters
+        parameters = learn_model(train, model, recipe, generator=generator).parameters
         found[f"{name}_seconds"] = time.process_time() - began
-        found[f"{name}_snr"] = evaluate(parameters, images[n:], recipe.evaluation.make_engine(parameters)).snr
+        found[f"{name}_snr"] = evaluate(parameters, test.images, recipe.evaluation.make_engine(parameters)).snr
     return found
 
 

@@ -110,11 +110,9 @@ class Training(NamedTuple):
 def make_signals(trial: Trial) -> tuple[Images, TransformedImages, Parameters]:
     """Return signals to learn from, others to watch with the truth behind them, and the paper's random start."""
     generator = torch.Generator().manual_seed(trial.seed)
-    made = SIGNALS.make(N_SIGNALS + N_WATCHED, generator=generator)
-    images, labels, factors = (part[N_SIGNALS:] for part in made[:3])
-    watched = TransformedImages(images, labels, factors, made.factor_names)
+    images, watched = SIGNALS.split(N_SIGNALS, N_WATCHED, generator)
     sizes: dict[str, Any] = {"n_components": SIGNALS.n_shapes, "n_irreps": N_IRREPS, "torus_dim": 1}
-    return made.images[:N_SIGNALS], watched, random_start(LENGTH, **sizes, generator=generator)
+    return images, watched, random_start(LENGTH, **sizes, generator=generator)
 
 
 def train_by_gradients(
