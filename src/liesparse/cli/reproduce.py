@@ -263,7 +263,6 @@ def claims(
         figure = draw(CLAIMS[row["name"]], row["numbers"].values())
         if figure is not None:
             write_atomically(out / f"{row['name']}.png", to_small_png(figure))
-    for row in rows:
         seeds_shown = common.count(len(row["seeds"]), "seed")
         console.print(f"\n{row['name']}: {row['verdict']}", style="bold")
         console.print(f"  claim     {row['sentence']} ({row['place']})\n  measured  {row['measured']}; {seeds_shown}")
