@@ -34,10 +34,7 @@ from liesparse.parallel import join
 from liesparse.reproduce.bench import memory_of
 
 SIZES, SHARD = (200_000, 1_000_000), 50_000  # streamed images, and those in a file
-MODEL: dict[str, Any] = {
-    "n_irreps": 16,
-    "settings": {"learning.n_code_steps": 4, "start": "data"},
-}  # small, to be quick
+MODEL: dict[str, Any] = {"n_irreps": 16, "settings": {"learning.n_code_steps": 4, "start": "data"}}  # small, quick
 STEPS, WARM_UP = 20, 5  # of which the time is taken, and before
 BATCHES = (100, 800)
 REPEATS = 3  # in turn, of which the fastest counts: other programs only ever add time

@@ -17,8 +17,7 @@ import torch
 
 from liesparse import LieSparseCoder
 from liesparse.figures import draw_sheet, to_unit_peak
-from liesparse.reproduce.battery import pose_errors
-from liesparse.reproduce.problems import particles
+from liesparse.reproduce.battery import particles, pose_errors
 
 N_IMAGES, SIZE, N_SHAPES = 5000, 40, 5
 if os.environ.get("LIESPARSE_DOCS") == "gallery":

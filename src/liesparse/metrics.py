@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -35,9 +34,7 @@ def snr(images: Images, reconstructions: Images) -> Numbers:
     return images.square().sum(dim=1) / (images - reconstructions).square().sum(dim=1)
 
 
-def torus_match(
-    factors: Float[Tensor, "image factor"], poses: Float[Tensor, "image torus"], period: float | None = None
-) -> list[float]:
+def torus_match(factors: Float[Tensor, "batch factor"], poses: Poses, period: float | None = None) -> list[float]:
     """Return for each true factor how well the poses of one template give it: 1 for exactly, 0 for not at all.
 
     A circular factor of some ``period`` is compared with integer combinations m·s of the pose, as the mean length of
@@ -115,10 +112,10 @@ class Success(NamedTuple):
 
 def success_over_seeds(reached: Iterable[bool]) -> Success:
     """Return the share of seeds that reached a bar, with Wilson's interval of 95 %."""
+    from scipy.stats import binomtest  # slow to import
+
     found = [bool(one) for one in reached]
-    n, rate, z = len(found), sum(found) / len(found), 1.959964
-    middle, half = rate + z * z / (2 * n), z * math.sqrt(rate * (1 - rate) / n + (z / (2 * n)) ** 2)
-    return Success(rate, *((middle + side * half) / (1 + z * z / n) for side in (-1, 1)))
+    return Success(sum(found) / len(found), *binomtest(sum(found), len(found)).proportion_ci(0.95, "wilson"))
 
 
 def active_count(codes: Codes) -> Numbers:

@@ -16,6 +16,9 @@ from liesparse.devices import to_cpu
 from liesparse.model import Codes, Parameters, Poses, reconstruct
 from liesparse.symmetry import Pictures
 
+Generators = Float[Tensor, "torus 3 3"]  # of motions, as matrices that move the places (x, y, 1)
+Matrices = Float[Tensor, "batch 3 3"]
+
 N_FITTED = 300  # images from whose reconstructions the motion is named
 N_WAYS = 40  # of these, over whose ways to the middle it is measured for the words
 LEAST_SEEN = 12  # images of a template, from which it says how far its poses go
@@ -25,7 +28,7 @@ ALL_ROUND = 0.9  # of a full turn
 ENDS = (0.02, 0.98)  # quantiles between which the poses of a template count
 
 
-def motion_generators(fit: symmetry.GroupFit) -> Float[Tensor, "torus 3 3"]:
+def motion_generators(fit: symmetry.GroupFit) -> Generators:
     """Return how fast known motions carry the places (x, y, 1) of a picture, from its centre, along each axis."""
     per_axis = []
     for axis in fit.axes:
@@ -34,14 +37,12 @@ def motion_generators(fit: symmetry.GroupFit) -> Float[Tensor, "torus 3 3"]:
     return torch.tensor(per_axis).double()
 
 
-def motion_matrices(generators: Float[Tensor, "torus 3 3"], poses: Poses) -> Float[Tensor, "batch 3 3"]:
+def motion_matrices(generators: Generators, poses: Poses) -> Matrices:
     """Return where they carry the places as the pose goes from 0."""
     return torch.linalg.matrix_exp(torch.einsum("ba,aij->bij", poses.double(), generators))
 
 
-def way_matrices(
-    generators: Float[Tensor, "torus 3 3"], poses: Poses, others: Poses, outer_dim: int = 0
-) -> Float[Tensor, "batch 3 3"]:
+def way_matrices(generators: Generators, poses: Poses, others: Poses, outer_dim: int = 0) -> Matrices:
     """Return where a picture in its pose has each place of the same picture in another pose, by the shorter way.
 
     Of two groups, of which the first ``outer_dim`` axes are the outer one's, T₂(s₂) T₁(s₁ - s₁') T₂(-s₂') goes there.
@@ -54,7 +55,7 @@ def way_matrices(
     return motion_matrices(outer, there + away[:, :outer_dim]) @ inner @ motion_matrices(outer, -there)
 
 
-def warp_tensors(pictures: Pictures, matrices: Float[Tensor, "batch 3 3"]) -> Pictures:
+def warp_tensors(pictures: Pictures, matrices: Matrices) -> Pictures:
     """Move each picture so that each place shows what the matrix, which counts from the centre, finds there."""
     height, width = pictures.shape[1:3]
     channels = pictures.reshape(len(pictures), height, width, -1).movedim(3, 1).double()
@@ -67,13 +68,8 @@ def warp_tensors(pictures: Pictures, matrices: Float[Tensor, "batch 3 3"]) -> Pi
 
 
 def refine_generators(
-    generators: Float[Tensor, "torus 3 3"],
-    poses: Poses,
-    middles: Poses,
-    moved: Pictures,
-    middle: Pictures,
-    outer_dim: int = 0,
-) -> Float[Tensor, "torus 3 3"]:
+    generators: Generators, poses: Poses, middles: Poses, moved: Pictures, middle: Pictures, outer_dim: int = 0
+) -> Generators:
     """Return generators that carry pictures as far as the model does: least squares over whole ways.
 
     The rates of a fit at one place are a few percent off, as differences of pixels are no derivatives; that adds up.
@@ -116,9 +112,7 @@ def describe_motion(parameters: Parameters, codes: Codes, poses: Poses, image_sh
     return motion_words(motion_spans(generators, to_cpu(poses), to_cpu(largest)), image_shape)
 
 
-def motion_spans(
-    generators: Float[Tensor, "torus 3 3"], poses: Poses, templates: Int[Tensor, " batch"]
-) -> dict[str, float]:
+def motion_spans(generators: Generators, poses: Poses, templates: Int[Tensor, " batch"]) -> dict[str, float]:
     """Return how far pictures of one template go from their middle to either side, the median over templates.
 
     Shifts are in pixels, turns in radians, ``width`` and ``height`` in logarithms of size, and ``shear`` and

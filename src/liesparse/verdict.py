@@ -20,7 +20,7 @@ from liesparse.baselines import log_likelihood as plain_log_likelihood
 from liesparse.data.images import edge_pixels
 from liesparse.devices import to_cpu
 from liesparse.metrics import active_codes, active_count, infer, snr, template_share
-from liesparse.model import Parameters, reconstruct
+from liesparse.model import Codes, Images, Numbers, Parameters, Poses, reconstruct
 from liesparse.posterior import PoseEngine, log_likelihood
 from liesparse.symmetry import centred_poses
 
@@ -48,14 +48,7 @@ GREY = (
     "{share:.0%} of each picture is an even grey ground, which does not move with the shapes. Take it away: "
     "DATA:ground=subtract on the command line."
 )
-NUMBERS = {0: "no motion", 1: "one motion", 2: "two motions", 3: "three motions"}
-
-
-class Seen(NamedTuple):
-    """Codes and poses of images."""
-
-    codes: Float[Tensor, "many component"]
-    poses: Float[Tensor, "many torus"]
+IN_WORDS = {0: "no motion", 1: "one motion", 2: "two motions", 3: "three motions"}
 
 
 class Verdict(NamedTuple):
@@ -105,7 +98,7 @@ class Verdict(NamedTuple):
                 rest += f" (--torus-dim {self.n_motions} may do better)"
             if self.given:
                 return f"The pictures move as was given{rest}: {evidence}."
-            return f"Found {NUMBERS.get(self.n_motions, f'{self.n_motions} motions')}{rest}: {evidence}."
+            return f"Found {IN_WORDS.get(self.n_motions, f'{self.n_motions} motions')}{rest}: {evidence}."
         head = "The given motion does not explain them" if self.given else "No motion found"
         return f"{head}: {evidence}. {self.advice}"
 
@@ -134,11 +127,11 @@ class Verdict(NamedTuple):
 @torch.no_grad()
 def judge(
     parameters: Parameters,
-    images: Float[Tensor, "image pixel"],
+    images: Images,
     training_images: Float[Tensor, "more pixel"],
     engine: PoseEngine,
     *,
-    seen: Seen | None = None,
+    seen: tuple[Tensor, Tensor] | None = None,
     plain: Float[Tensor, "pixel plain_component"] | None = None,
     pair_share: float | None = None,
     n_starts: int = 1,
@@ -169,8 +162,8 @@ def judge(
     good = explained >= LEAST_EXPLAINED and n_motions > 0 and better and left < LEFT * plain_left
     ours, theirs = (float(snr(images, one).mean()) for one in (found, plainly))
     fit = alignments(images, found, noise).square()
-    least = usual_fit(fit)
-    usual_share, least_share = usual_spread(template_share(parameters, codes, poses))
+    _, least_fit = usual(fit.clamp(max=1), FIT_SLACK, FIT_DEVIATIONS, LEAST_FIT)
+    usual_share, least_share = usual(template_share(parameters, codes, poses), SPREAD_SLACK, SPREAD_DEVIATIONS)
     return Verdict(
         good,
         n_motions,
@@ -185,8 +178,8 @@ def judge(
         given=given,
         ground=ground_share(images),
         noise=noise,
-        least_fit=least,
-        strange=float((fit < least).float().mean()),
+        least_fit=least_fit,
+        strange=float((fit < least_fit).float().mean()),
         n_codes=active_codes(codes),
         usual_share=usual_share,
         least_share=least_share,
@@ -194,9 +187,7 @@ def judge(
     )
 
 
-def alignments(
-    images: Float[Tensor, "image pixel"], found: Float[Tensor, "image pixel"], noise: float
-) -> Float[Tensor, " image"]:
+def alignments(images: Images, found: Images, noise: float) -> Numbers:
     """Return the cosine between each unit-norm image without its noise and what the model makes of it.
 
     The noise is that of most images; where one has less, the cosine may come out above 1.
@@ -205,22 +196,13 @@ def alignments(
     return cosine.clamp(min=0) / math.sqrt(1 - noise)
 
 
-def usual_fit(fit: Float[Tensor, " image"]) -> float:
-    """Return the least share of a picture that is usually explained: those below are strangers to the model."""
-    lower, middle = fit.clamp(max=1).quantile(fit.new_tensor([0.25, 0.5]))
-    deviation = (middle - lower) / 0.6745  # of a Gaussian
-    return max(LEAST_FIT, float(middle - torch.clamp(FIT_DEVIATIONS * deviation, min=FIT_SLACK)))
+def usual(values: Numbers, slack: float, deviations: float, floor: float = 0.0) -> tuple[float, float]:
+    """Return the median, and the least that is usual: so many deviations below, or the slack, the larger of the two."""
+    lower, middle = values.quantile(values.new_tensor([0.25, 0.5])).tolist()
+    return middle, max(floor, middle - max(slack, deviations * (middle - lower) / 0.6745))  # of a Gaussian
 
 
-def usual_spread(shares: Float[Tensor, " image"]) -> tuple[float, float]:
-    """Return the usual share of the largest template in a picture, and the least one that is still usual."""
-    lower, middle = shares.quantile(shares.new_tensor([0.25, 0.5])).tolist()
-    return middle, max(0.0, middle - max(SPREAD_SLACK, SPREAD_DEVIATIONS * (middle - lower) / 0.6745))
-
-
-def unmoved_templates(
-    parameters: Parameters, codes: Float[Tensor, "image component"], poses: Float[Tensor, "image torus"]
-) -> tuple[int, ...]:
+def unmoved_templates(parameters: Parameters, codes: Codes, poses: Poses) -> tuple[int, ...]:
     """Return the templates whose pictures hardly differ by their poses, compared with those of a usual picture's.
 
     Nobody has seen them move, so their poses are a guess. A template of a single picture is among them; of one without
@@ -236,12 +218,12 @@ def unmoved_templates(
     return tuple((effects < least).nonzero().flatten().tolist())
 
 
-def ground_share(images: Float[Tensor, "image pixel"]) -> float:
+def ground_share(images: Images) -> float:
     """Return how much of the energy of unit-norm images is one and the same value in all pixels."""
     return float((images.sum(dim=1).square() / images.shape[1]).mean())
 
 
-def warn_of_ground(images: Float[Tensor, "image pixel"], image_shape: tuple[int, ...]) -> str:
+def warn_of_ground(images: Images, image_shape: tuple[int, ...]) -> str:
     """Return what to do about an even ground that is light, or grey, or nothing where there is none."""
     if ground_share(images) > MUCH_GROUND:
         return GROUND
@@ -255,16 +237,14 @@ def warn_of_ground(images: Float[Tensor, "image pixel"], image_shape: tuple[int,
     return GREY.format(share=share) if share > SOME_GROUND else ""
 
 
-def noise_share(parameters: Parameters, images: Float[Tensor, "image pixel"]) -> float:
+def noise_share(parameters: Parameters, images: Images) -> float:
     """Return how much of the energy of the images is white noise: in each pixel as much as outside the span of W."""
     n_pixels, n_columns = parameters.group_basis.shape
     outside = 1 - float((images @ parameters.group_basis).square().sum(dim=1).mean())
     return min(MOST_NOISE, max(0.0, outside) * n_pixels / (n_pixels - n_columns)) if n_pixels > n_columns else 0.0
 
 
-def motion_effects(
-    parameters: Parameters, codes: Float[Tensor, "image component"], poses: Float[Tensor, "image torus"]
-) -> tuple[float, ...]:
+def motion_effects(parameters: Parameters, codes: Codes, poses: Poses) -> tuple[float, ...]:
     """Return how much a picture changes along each principal direction of the poses: 0 not at all, 1 all of it.
 
     The poses are taken about the mean of their template. Along a direction each picture is moved to that mean.
@@ -288,7 +268,7 @@ def motion_effects(
     return tuple(sorted(effects, reverse=True))
 
 
-def share_filled(along: Float[Tensor, " image"], template: Int[Tensor, " image"]) -> float:
+def share_filled(along: Numbers, template: Int[Tensor, " batch"]) -> float:
     """Return how much of their range the poses fill, but for the three largest gaps, over templates of many images."""
     shares, counts = [], []
     for each in template.unique():
@@ -300,15 +280,15 @@ def share_filled(along: Float[Tensor, " image"], template: Int[Tensor, " image"]
     return sum(share * count for share, count in zip(shares, counts, strict=True)) / sum(counts) if counts else 1.0
 
 
-def poses_of_many(parameters: Parameters, images: Float[Tensor, "image pixel"], engine: PoseEngine) -> Seen:
+def poses_of_many(parameters: Parameters, images: Images, engine: PoseEngine) -> tuple[Tensor, Tensor]:
     """Return the codes and poses of some tens of images for each template."""
     wanted = min(MOST_IMAGES, IMAGES_PER_TEMPLATE * parameters.n_components)
     parts = [infer(parameters, batch, engine)[2:4] for batch in images[:wanted].split(250)]
     codes, poses = zip(*parts, strict=True)
-    return Seen(torch.cat(codes), torch.cat(poses))
+    return torch.cat(codes), torch.cat(poses)
 
 
-def code_cost(codes: Float[Tensor, "image component"], sparsity: float) -> Float[Tensor, " image"]:
+def code_cost(codes: Codes, sparsity: float) -> Numbers:
     """Return what the codes of each image cost in nats: λ Σα, and ln K to name each active one."""
     return sparsity * codes.sum(dim=1) + active_count(codes) * math.log(codes.shape[1])
 
@@ -332,10 +312,8 @@ def read_verdict(saved: object, path: object) -> Verdict | None:
     needed = set(Verdict._fields) - set(Verdict._field_defaults)
     numbers = saved if isinstance(saved, dict) and needed <= set(saved) <= set(Verdict._fields) else {}
     effects, unmoved = numbers.get("effects"), numbers.get("unmoved", [])
-    others = {name: value for name, value in numbers.items() if name not in ("effects", "unmoved")}
-    plain = all(
-        isinstance(value, int | float) or (name, value) == ("pair_share", None) for name, value in others.items()
-    )
+    rest = {name: value for name, value in numbers.items() if name not in ("effects", "unmoved")}
+    plain = all(isinstance(value, int | float) or (name, value) == ("pair_share", None) for name, value in rest.items())
     plain = plain and 0 <= numbers.get("noise", 0) <= MOST_NOISE
     lists = ((effects, float), (unmoved, int))
     whole = all(isinstance(values, list) and all(isinstance(one, kind) for one in values) for values, kind in lists)

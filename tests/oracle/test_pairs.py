@@ -23,7 +23,7 @@ from liesparse.pairs import (
     sort_images,
 )
 from liesparse.posterior import AdaptiveEngine
-from liesparse.reproduce.problems import shifted_signals
+from liesparse.reproduce.battery import shifted_signals
 from liesparse.settings import ModelSettings, load_recipe
 from liesparse.start import Start, choose_start, make_start
 

@@ -23,8 +23,7 @@ from liesparse.verdict import (
     read_verdict,
     share_filled,
     unmoved_templates,
-    usual_fit,
-    usual_spread,
+    usual,
 )
 
 
@@ -97,8 +96,7 @@ def test_the_usual_spread_over_templates_is_that_of_the_pictures(model):
     pairs = judged(model, torch.nn.functional.normalize(images, dim=1))
     assert 0.5 < pairs.usual_share < 0.9
     assert pairs.least_share < 0.6
-    middle, least = usual_spread(torch.full((50,), 0.95))
-    assert (middle, least) == pytest.approx((0.95, 0.85))
+    assert usual(torch.full((50,), 0.95), 0.1, 3.0) == pytest.approx((0.95, 0.85))
 
 
 def test_pictures_that_move_one_way_leave_an_axis_unused():
@@ -191,8 +189,8 @@ def test_noise_is_told_from_what_the_planes_leave(model):
 def test_what_is_usual_is_told_by_most_pictures():
     """Half of a picture where that is usual, nearly all of it where most are explained so well."""
     fits = torch.cat((torch.linspace(0.95, 0.99, 95), torch.full((5,), 0.7)))
-    assert usual_fit(fits) == pytest.approx(0.868, abs=0.005)
-    assert usual_fit(torch.linspace(0.3, 1.0, 50)) == LEAST_FIT
+    assert usual(fits, 0.1, 6.0)[1] == pytest.approx(0.868, abs=0.005)
+    assert usual(torch.linspace(0.3, 1.0, 50), 0.1, 6.0, LEAST_FIT)[1] == LEAST_FIT
     found = Verdict(True, 2, 2, 0.97, (0.5, 0.4), 30.0, 4.0)
     assert "like no template" not in str(found)
     assert "7% of the pictures are like no template" in str(found._replace(strange=0.07))

@@ -8,8 +8,19 @@ import torch
 from liesparse.data import embedded_digits, translations
 from liesparse.initialization import known_translation, random_start, start_from_data
 from liesparse.reproduce import battery
-from liesparse.reproduce.battery import Cell, compare_with_truth, groups_table, plan, run_cell, table
-from liesparse.reproduce.problems import EVERY, GROUPS, KNOWN, PROBLEMS, drawn_shapes, letters
+from liesparse.reproduce.battery import (
+    EVERY,
+    GROUPS,
+    KNOWN,
+    PROBLEMS,
+    compare_with_truth,
+    drawn_shapes,
+    groups_table,
+    letters,
+    plan,
+    run_cell,
+    table,
+)
 from liesparse.settings import load_recipe
 
 
@@ -61,9 +72,11 @@ def test_a_cell_is_learned_and_counted_in_the_table(monkeypatch):
     monkeypatch.setattr(battery, "N_TEST", 300)
     recipe = load_recipe("best").with_values({"learning.n_epochs": 1, "n_init": 2, "start": "data"})
     cell = run_cell("signals", True, 7, recipe)
-    assert (cell.problem, cell.n_components, cell.seed, cell.starts) == ("signals", 6, 7, 2)
-    solved = Cell("signals", 3, 0, True, 40.0, (1.0,), 1.0, 1.0, 0, 4, 1.0, True, 0.97, (0.5,), 5.0)
-    head, lines = table([cell, solved, solved._replace(solved=False, snr=2.0)], ["signals"])
+    assert (cell["problem"], cell["n_components"], cell["seed"], cell["starts"]) == ("signals", 6, 7, 2)
+    keys = "solved snr R worst_R purity missing seconds found explained effects plain_snr matched verdict"
+    assert set(cell) == {"problem", "n_components", "seed", "starts", "angle_error", "shift_error", *keys.split()}
+    solved = {"problem": "signals", "n_components": 3, "solved": True, "snr": 40.0}
+    head, lines = table([cell, solved, solved | {"solved": False, "snr": 2.0}], ["signals"])
     assert len(head) == 3
     assert lines[0][:2] == ["signals", "1 of 2 (2.0)"]
     assert lines[1][1] == "1 of 2"
@@ -76,9 +89,10 @@ def test_groups_are_compared_by_angles_shifts_and_the_worst_seed():
         ("noise", False, 4),
         ("any-angle", False, 4),
     ]
-    first = Cell("any-angle", 5, 0, True, 40.0, (1.0,), 1.0, 0.99, 0, 4, 1.0, True, 0.97, (0.5,), 5.0, 0.98, 1.5, 0.2)
-    other = first._replace(seed=1, snr=30.0, angle_error=2.5, seconds=7.4)
-    shifted = first._replace(problem="known-500", R=(0.99, 0.98), angle_error=None, shift_error=None)
+    first = {"problem": "any-angle", "snr": 40.0, "R": (1.0,), "purity": 0.99, "matched": 0.98, "seconds": 1.0}
+    first |= {"angle_error": 1.5, "shift_error": 0.2}
+    other = first | {"snr": 30.0, "angle_error": 2.5, "seconds": 7.4}
+    shifted = first | {"problem": "known-500", "R": (0.99, 0.98), "angle_error": None, "shift_error": None}
     _, lines = groups_table([shifted, other, first])
     assert lines == [
         ["any-angle", "2", "purity 0.98, angle 3°", "30.0", "", "0.990", "0.980", "2.50", "0.20", "7"],

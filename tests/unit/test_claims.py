@@ -15,11 +15,10 @@ from liesparse.model import reconstruct
 from liesparse.posterior import Evidence, GridEngine
 from liesparse.reproduce import claims, page
 from liesparse.reproduce import claims_on_algorithm as algorithm
-from liesparse.reproduce import claims_on_results as results
-from liesparse.reproduce.claim_parts import FAILS, HOLDS, IN_PART, Claim, Judgement, Size, Trial
+from liesparse.reproduce.battery import PROBLEMS
 from liesparse.reproduce.page import Part, Section, make_page
+from liesparse.reproduce.parts import FAILS, HOLDS, IN_PART, Claim, Size, Step, Trial, draw
 from liesparse.reproduce.point_engine import PointEngine
-from liesparse.reproduce.problems import PROBLEMS
 
 SIGNALS = PROBLEMS["signals"]
 TINY = Size(n_images=60, n_shown=60, n_test=30, n_steps=2, start="data")
@@ -34,8 +33,8 @@ def folder(tmp_path_factory):
 def fewer(monkeypatch):
     monkeypatch.setattr(algorithm, "STEPS", (1, 2, 4))
     monkeypatch.setattr(algorithm, "N_BATCHES", 2)
-    monkeypatch.setattr(results, "EVERY_DEGREES", 90)
-    monkeypatch.setattr(results, "SIZES", {name: (8, m, n) for name, (_, m, n) in results.SIZES.items()})
+    monkeypatch.setattr(claims, "EVERY_DEGREES", 90)
+    monkeypatch.setattr(claims, "SIZES", {name: (8, m, n) for name, (_, m, n) in claims.SIZES.items()})
 
 
 @pytest.mark.parametrize("name", claims.CLAIMS)
@@ -48,9 +47,9 @@ def test_every_claim_keeps_the_contract(name, folder):
     assert values
     assert all(map(math.isfinite, values))
     judgement = claim.judge([numbers, numbers])
-    assert judgement.verdict in (HOLDS, IN_PART, FAILS)
-    assert re.search(r"\d", judgement.reason)
-    assert (claims.draw(name, [numbers]) is None) == ("curves" not in numbers)
+    assert judgement["verdict"] in (HOLDS, IN_PART, FAILS)
+    assert re.search(r"\d", judgement["reason"])
+    assert (draw(claim, [numbers]) is None) == ("curves" not in numbers)
 
 
 BIAS = {
@@ -59,7 +58,7 @@ BIAS = {
     for key in ("approximate_accurate_bias", "approximate_accurate_std", "exact_accurate_std", "exact_n50_bias")
 }
 POINTS = {f"{name}_{key}": 1.0 for name in ("integral", *algorithm.POINTS) for key in ("snr", "solved")}
-SIZE = {f"{name}_{key}": 1.0 for name in results.SIZES for key in ("snr", "seconds")}
+SIZE = {f"{name}_{key}": 1.0 for name in claims.SIZES for key in ("snr", "seconds")}
 
 
 @pytest.mark.parametrize(
@@ -126,8 +125,8 @@ SIZE = {f"{name}_{key}": 1.0 for name in results.SIZES for key in ("snr", "secon
 )
 def test_the_rules_of_the_verdicts(name, common, holding, in_part, failing):
     judge = claims.CLAIMS[name].judge
-    assert [judge([common | case] * 3).verdict for case in (holding, in_part, failing)] == [HOLDS, IN_PART, FAILS]
-    assert judge([common | holding, common | holding, common | failing]).verdict == HOLDS  # the median of the seeds
+    assert [judge([common | case] * 3)["verdict"] for case in (holding, in_part, failing)] == [HOLDS, IN_PART, FAILS]
+    assert judge([common | holding, common | holding, common | failing])["verdict"] == HOLDS  # the median of the seeds
 
 
 def test_every_claim_has_its_rule_tested():
@@ -163,8 +162,8 @@ def test_what_a_shape_looks_like():
     labels = torch.arange(60) % 3
     images = torch.nn.functional.normalize(prototypes[labels] + 0.1 * torch.rand(60, 12, generator=rng), dim=1)
     between = prototypes[0] + prototypes[1]
-    assert results.look_like(torch.stack((2 * prototypes[1], prototypes[2], between)), images, labels)[:2] == [1, 2]
-    assert results.look_like(torch.ones(1, 12), images[:20], torch.arange(20) % 2) in ([-1], [0], [1])
+    assert claims.look_like(torch.stack((2 * prototypes[1], prototypes[2], between)), images, labels)[:2] == [1, 2]
+    assert claims.look_like(torch.ones(1, 12), images[:20], torch.arange(20) % 2) in ([-1], [0], [1])
 
 
 @pytest.fixture
@@ -178,7 +177,7 @@ def one_claim(monkeypatch):
         return {"value": float(trial.seed), "curves": {"line": [[1, 2], [3.0, trial.seed]]}}
 
     def judge(cells):
-        return Judgement(IN_PART, f"sum {sum(cell['value'] for cell in cells):g} <b>")
+        return {"verdict": IN_PART, "reason": f"sum {sum(cell['value'] for cell in cells):g} <b>"}
 
     claim = Claim("The earth is round.", "section 7", "its shadow", measure, judge, ("x", "y"))
     monkeypatch.setattr(claims, "CLAIMS", {"round": claim})
@@ -222,14 +221,14 @@ def test_a_stopped_page_has_what_was_done(tmp_path):
     first = Section("One", "first command", "seed 0", 1.0, tmp_path, lambda _tell: [Part("", ("done",))])
     second = first._replace(title="Two", minutes=3.0, make=stop)
     told = []
-    pages = make_page([first, second], tmp_path, "both", lambda share, note: told.append((share, note)))
+    pages = make_page([first, second], tmp_path, "both", told.append)
     assert next(pages).parts == [Part("", ("done",))]
     with pytest.raises(KeyboardInterrupt):
         next(pages)
     text = (tmp_path / page.PAGE).read_text(encoding="utf-8")
     assert "<p>done</p>" in text
     assert "Not yet made." in text
-    assert told[-1] == (0.25, "Two: begins")
+    assert told[-1] == Step(0.25, "Two: begins")
 
 
 def test_the_sections_say_what_they_are_made_of(tmp_path):

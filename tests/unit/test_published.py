@@ -13,8 +13,9 @@ from liesparse import LieSparseCoder
 from liesparse.data import embedded_digits
 from liesparse.initialization import known_translation
 from liesparse.posterior import engine_of, log_likelihood
-from liesparse.reproduce import alignment, clusters, published, recognition
-from liesparse.reproduce.published import BENCHMARKS, Bar, Benchmark, Row, run, table
+from liesparse.reproduce import published, recognition
+from liesparse.reproduce.parts import Job, run
+from liesparse.reproduce.published import BENCHMARKS, Bar, Benchmark, plan, table
 
 
 def test_the_alignment_step_is_expectation_maximization_over_all_shifts_and_shapes(rng):
@@ -26,8 +27,8 @@ def test_the_alignment_step_is_expectation_maximization_over_all_shifts_and_shap
     back = torch.stack([signals.roll(-shift, dims=1) for shift in range(6)], dim=1)
     expected = torch.einsum("nks,nsd->kd", share, back) / share.sum(dim=(0, 2))[:, None]
 
-    work = alignment.Alignment(6, noise)
-    found, likelihood = work.step(alignment.Mixture(work.planes(shapes), weights), work.planes(signals))
+    work = published.Alignment(6, noise)
+    found, likelihood = work.step(published.Mixture(work.planes(shapes), weights), work.planes(signals))
     torch.testing.assert_close(found.planes.flatten(1) @ work.basis.group_basis.T, expected, atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(found.weights, share.sum(dim=(0, 2)) / 7, atol=1e-6, rtol=1e-4)
     energies = signals.square().sum(dim=1) / (2 * noise**2)
@@ -38,30 +39,30 @@ def test_the_alignment_step_is_expectation_maximization_over_all_shifts_and_shap
 def test_the_relative_error_is_after_the_best_match(rng):
     true = torch.randn(3, 8, generator=rng)
     found = torch.stack([true[2].roll(3), true[0].roll(-1), true[1]])
-    assert alignment.relative_error(found, true) < 1e-3
+    assert published.relative_error(found, true) < 1e-3
     off = torch.randn(3, 8, generator=rng)
     each = [
         sum(min(float((off[i].roll(s) - true[k]).square().sum()) for s in range(8)) for k, i in enumerate(order))
         for order in itertools.permutations(range(3))
     ]
-    assert alignment.relative_error(off, true) == pytest.approx(math.sqrt(min(each)) / float(true.norm()), rel=1e-4)
+    assert published.relative_error(off, true) == pytest.approx(math.sqrt(min(each)) / float(true.norm()), rel=1e-4)
 
 
 def test_aligned_signals_are_as_good_as_averages_with_all_known():
-    found = alignment.measure_alignment(2, 300, range(2))
+    [found] = published.measure_alignment(0, 2, ((2, 3),)).values()
     assert found["here"] < 1.3 * found["all known"]  # 1.0 with all known, on average
 
 
 def test_clusters_are_matched_one_to_one():
     labels = torch.tensor([0, 0, 0, 1, 1, 2])
-    assert clusters.match_clusters(labels, torch.tensor([1, 1, 1, 0, 0, 2]), 3) == pytest.approx(100)
-    assert clusters.match_clusters(labels, torch.zeros(6, dtype=torch.int64), 3) == pytest.approx(50)
+    assert recognition.match_clusters(labels, torch.tensor([1, 1, 1, 0, 0, 2]), 3) == pytest.approx(100)
+    assert recognition.match_clusters(labels, torch.zeros(6, dtype=torch.int64), 3) == pytest.approx(50)
 
 
 def test_the_nearest_are_never_an_image_itself():
     likeness = torch.tensor([[9.0, 1.0, 2.0], [1.0, 9.0, 3.0], [2.0, 3.0, 9.0]])
-    assert clusters.find_nearest(likeness, 1).tolist() == [[2], [2], [1]]
-    assert clusters.find_nearest(likeness, 5).shape == (3, 2)  # there are no more
+    assert recognition.find_nearest(likeness, 1).tolist() == [[2], [2], [1]]
+    assert recognition.find_nearest(likeness, 5).shape == (3, 2)  # there are no more
 
 
 def test_a_graph_is_cut_where_its_ties_are_few():
@@ -69,7 +70,7 @@ def test_a_graph_is_cut_where_its_ties_are_few():
     nearest = torch.tensor([[i for i in group if i != one][:4] for group in groups for one in group])
     nearest[0, 0], nearest[11, 0] = 7, 12  # one tie from each group to the next
     truth = torch.arange(18) // 6
-    assert clusters.match_clusters(truth, clusters.cut_graph(nearest, 0, 3), 3) == 100
+    assert recognition.match_clusters(truth, recognition.cut_graph(nearest, 0, 3), 3) == 100
 
 
 def test_an_image_is_most_like_one_that_the_motion_carries_into_it(rng):
@@ -77,8 +78,8 @@ def test_an_image_is_most_like_one_that_the_motion_carries_into_it(rng):
     digits = embedded_digits()
     images = torch.nn.functional.normalize(torch.cat((digits, digits.roll((3, -2), dims=(1, 2)))).flatten(1), dim=1)
     near = torch.stack([torch.tensor([j for j in range(20) if j != i]) for i in range(20)])
-    likeness = clusters.carry_likeness(motion, images, near[:, torch.randperm(19, generator=rng)])
-    assert clusters.find_nearest(likeness, 1).flatten().tolist() == [*range(10, 20), *range(10)]
+    likeness = recognition.carry_likeness(motion, images, near[:, torch.randperm(19, generator=rng)])
+    assert recognition.find_nearest(likeness, 1).flatten().tolist() == [*range(10, 20), *range(10)]
     torch.testing.assert_close(likeness, likeness.T)
     engine, blank = engine_of(motion), torch.zeros(1, 10)
     still = images - motion.from_planes(motion.to_planes(images))
@@ -94,8 +95,8 @@ def test_an_image_is_most_like_one_that_the_motion_carries_into_it(rng):
 
 def test_only_near_images_are_tied():
     images = torch.nn.functional.normalize(embedded_digits().flatten(1), dim=1)
-    near = clusters.find_nearest(images @ images.T, 2)
-    tied = clusters.carry_likeness(known_translation(embedded_digits()), images, near).isfinite()
+    near = recognition.find_nearest(images @ images.T, 2)
+    tied = recognition.carry_likeness(known_translation(embedded_digits()), images, near).isfinite()
     expected = torch.zeros(10, 10, dtype=torch.bool).scatter_(1, near, value=True)
     assert tied.equal(expected | expected.T)
 
@@ -151,11 +152,11 @@ def test_canonical_features_undo_the_motion():
     ],
 )
 def test_every_benchmark_runs_and_has_a_table(name, sizes, tmp_path):
-    rows = list(run([name], [3], tmp_path, sizes={name: sizes}))
-    assert all(np.isfinite(value) for row in rows for line in row.found.values() for value in line.values())
-    head, lines = table(rows)
+    [(job, row)] = run(plan([name], [3], sizes={name: sizes}), tmp_path, lambda _: None)
+    assert all(np.isfinite(value) for line in row["found"].values() for value in line.values())
+    head, lines = table(name, [(job, row)])
     assert all(len(line) == len(head) for line in lines)
-    assert {line[0] for line in lines} >= set(rows[0].found)
+    assert {line[0] for line in lines} >= set(row["found"])
 
 
 def test_finished_rows_are_kept_unless_the_sizes_change(tmp_path, monkeypatch):
@@ -166,22 +167,27 @@ def test_finished_rows_are_kept_unless_the_sizes_change(tmp_path, monkeypatch):
         return {"a": {"here": float(seed + size)}}
 
     monkeypatch.setitem(BENCHMARKS, "fake", Benchmark("Fake", "nobody", measure))
-    first = list(run(["fake"], [0, 1], tmp_path))
-    assert [row.found["a"]["here"] for row in first] == [1, 2]
-    assert list(run(["fake"], [0, 1], tmp_path)) == first
+
+    def measured(seeds, **how):
+        return [row["found"]["a"]["here"] for _, row in run(plan(["fake"], seeds, **how), tmp_path, lambda _: None)]
+
+    assert measured([0, 1]) == [1, 2]
+    assert measured([0, 1]) == [1, 2]
     assert calls == [(0, 1), (1, 1)]
-    (tmp_path / "fake.0.json").write_text("{", encoding="utf-8")  # damaged
-    list(run(["fake"], [0, 1], tmp_path))
-    list(run(["fake"], [1], tmp_path, sizes={"fake": {"size": 5}}))
-    assert calls[2:] == [(0, 1), (1, 5)]
+    for damaged in (b"{", b"\xff"):
+        (tmp_path / "fake.0.json").write_bytes(damaged)
+        measured([0, 1])
+    measured([1], sizes={"fake": {"size": 5}})
+    assert calls[2:] == [(0, 1), (0, 1), (1, 5)]
     assert json.loads((tmp_path / "fake.1.json").read_text())["found"] == {"a": {"here": 6.0}}
 
 
 def test_the_table_has_published_figures_medians_and_bars(monkeypatch):
     figures, bars = {"a": {"published": 0.5}, "theirs": {"published": 2.0}}, {"a": Bar("here", 0.4)}
     monkeypatch.setitem(BENCHMARKS, "fake", Benchmark("Fake", "nobody", dict, figures, bars))
-    rows = [Row("fake", seed, {"a": {"here": value}}, 1.0, "") for seed, value in enumerate((0.3, 0.1, 0.6))]
-    assert table(rows) == (
+    jobs = [Job(("fake",), seed, {}, dict) for seed in range(3)]
+    rows = [{"found": {"a": {"here": value}}} for value in (0.3, 0.1, 0.6)]
+    assert table("fake", list(zip(jobs, rows, strict=True))) == (
         ["", "published", "here", "bar"],
         [["a", "0.5", "0.3 (0.1 to 0.6)", "≤ 0.4: reached"], ["theirs", "2", "", ""]],
     )

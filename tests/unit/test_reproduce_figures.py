@@ -14,7 +14,7 @@ from liesparse.initialization import random_start
 from liesparse.model import apply_transform
 from liesparse.posterior import AdaptiveEngine, TorusPosterior, pose_natural
 from liesparse.reproduce import figures as work
-from liesparse.reproduce.table1 import ROWS, Order, RowImages, find_or_learn, find_or_learn_baseline
+from liesparse.reproduce.table1 import FOUND, ROWS, Order, RowImages, find_or_learn, find_or_learn_baseline
 from liesparse.settings import load_recipe
 from liesparse.torus import half_lattice
 
@@ -118,7 +118,7 @@ def test_found_only_if_all_settings_are_equal(order, images, make):
         told = []
         make(order, images, told.append)
         assert not (order.run_directory / "checkpoints").exists()
-        return bool(told)
+        return told != [FOUND]
 
     assert learns(order, images)
     assert path.is_file()
@@ -140,8 +140,9 @@ def test_what_is_found_equals_what_was_made(order, images):
     assert made.metrics == found.metrics
     dictionary = find_or_learn_baseline(order, images, told.append)
     assert (dictionary.components_ == find_or_learn_baseline(order, images, told.append).components_).all()
-    assert [step.note for step in told if step.end_of_epoch][1:] == ["epoch 1/2", "epoch 2/2"]
-    assert told[-1].share == 1
+    ends = [step for step in told if step.end_of_epoch]
+    assert [step.note for step in ends][1:] == [FOUND.note, "epoch 1/2", "epoch 2/2", FOUND.note]
+    assert ends[-2].share == 1
 
 
 def test_an_unfinished_run_is_not_thrown_away(order, images):

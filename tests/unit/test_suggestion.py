@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from liesparse import suggest
-from liesparse.reproduce.problems import shifted_signals
+from liesparse.reproduce.battery import shifted_signals
 
 
 @pytest.mark.slow

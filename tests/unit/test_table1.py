@@ -9,7 +9,8 @@ import torch
 
 from liesparse.data import load_mnist
 from liesparse.reproduce import table1
-from liesparse.reproduce.table1 import ROWS, Job, flat_cells, plan, run, summarize, table
+from liesparse.reproduce.parts import run
+from liesparse.reproduce.table1 import ROWS, flat_cells, plan, summarize, table
 from liesparse.settings import load_recipe
 
 
@@ -31,10 +32,11 @@ def recipes():
     return {name: {"translation": quick(name)} for name in ("paper", "best")}
 
 
-def collect(jobs, recipes, folder):
-    asked = []
-    found = dict(run(jobs, recipes, folder, watch=lambda job, share, note: asked.append((job, share, note))))
-    return found, asked
+def collect(recipes, folder, method=None):
+    told = []
+    jobs = [job for job in plan(["translation"], recipes, 1, folder) if method in (None, job.names[1])]
+    found = list(run(jobs, folder, told.append))
+    return found, told
 
 
 def test_the_rows_are_the_papers():
@@ -49,16 +51,16 @@ def test_the_rows_are_the_papers():
 
 @pytest.mark.slow
 def test_the_whole_table_of_one_row(recipes, tmp_path):
-    jobs = plan(["translation"], recipes, 1)
-    found, asked = collect(jobs, recipes, tmp_path)
-    assert {job.method for job in found} == {"known-group", "scikit-learn", "sparse-coding", "paper", "best"}
-    assert max(share for _, share, _ in asked) == 1
+    found, told = collect(recipes, tmp_path)
+    by_method = {job.names[1]: cell for job, cell in found}
+    assert set(by_method) == {"known-group", "scikit-learn", "sparse-coding", "paper", "best"}
+    assert max(step.share for step in told) == 1
     cells = flat_cells(found, recipes)
     keys = {"row", "recipe", "seed", "epochs", "lsc_snr", "sparse_coding_snr", "lsc_active_codes", "templates_alive"}
     assert all(keys | {"seconds"} <= cell.keys() for cell in cells)
     assert [cell["recipe"] for cell in cells] == ["paper", "best"]
-    assert cells[0]["sparse_coding_snr"] == found[Job("translation", "sparse-coding", 0)]["sparse_coding_snr"]
-    history = found[Job("translation", "best", 0)]["history"]
+    assert cells[0]["sparse_coding_snr"] == by_method["sparse-coding"]["sparse_coding_snr"]
+    history = by_method["best"]["history"]
     assert {"objective", "snr", "templates_alive", "posterior_width", "multimodal_share"} <= history[0].keys()
     lines = table(found, ["translation"], recipes)
     assert lines[0] == ["row", "published", "paper", "best", "published SC", "our SC", "scikit-learn"]
@@ -66,30 +68,28 @@ def test_the_whole_table_of_one_row(recipes, tmp_path):
 
 
 def test_finished_cells_are_not_computed_again(recipes, tmp_path):
-    jobs = [Job("translation", "best", 0)]
-    first, _ = collect(jobs, recipes, tmp_path)
-    again, asked = collect(jobs, recipes, tmp_path)
-    assert list(again.values()) == json.loads(json.dumps(list(first.values())))
-    assert asked == []
+    [(_, first)], _ = collect(recipes, tmp_path, "best")
+    [(_, again)], told = collect(recipes, tmp_path, "best")
+    assert again == json.loads(json.dumps(first))
+    assert told == []
     other = {"best": {"translation": recipes["best"]["translation"].with_values({"learning.first_memory": 20.0})}}
-    _, asked = collect(jobs, other, tmp_path)
-    assert asked  # other settings are another cell
+    _, told = collect(other, tmp_path, "best")
+    assert told  # other settings are another cell
 
 
 def test_a_baseline_with_other_settings_is_computed_again(recipes, tmp_path, monkeypatch):
-    job = Job("translation", "sparse-coding", 0)
-    collect([job], recipes, tmp_path)
-    assert collect([job], recipes, tmp_path)[1] == []
+    collect(recipes, tmp_path, "sparse-coding")
+    assert collect(recipes, tmp_path, "sparse-coding")[1] == []
     monkeypatch.setitem(ROWS, "translation", replace(ROWS["translation"], sparse_coding_epochs=1))
-    assert collect([job], recipes, tmp_path)[1]
+    assert collect(recipes, tmp_path, "sparse-coding")[1]
 
 
 def test_half_a_file_is_computed_again(recipes, tmp_path):
-    job = Job("translation", "sparse-coding", 0)
-    (tmp_path / job.file_name).write_text('{"row": "transl')
-    found, asked = collect([job], recipes, tmp_path)
-    assert asked
-    assert found[job]["sparse_coding_snr"] > 1
+    (tmp_path / "translation.sparse-coding.0.json").write_text('{"row": "transl')
+    [(job, cell)], told = collect(recipes, tmp_path, "sparse-coding")
+    assert job.file_name == "translation.sparse-coding.0.json"
+    assert told
+    assert cell["sparse_coding_snr"] > 1
 
 
 def test_summary():

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -17,12 +16,11 @@ from liesparse.cli.common import DataDir, EpochsOption, JsonOption, SetOption, c
 
 if TYPE_CHECKING:
     from liesparse.reproduce.battery import Cell
-    from liesparse.reproduce.table1 import Job, Order, Tell
+    from liesparse.reproduce.parts import Job, Results
     from liesparse.settings import Recipe
 
 app = Typer(no_args_is_help=True, help="Make the paper's results again.")
 RecipeChoice = StrEnum("RecipeChoice", ["best", "paper", "both"])
-CELL = "{}, {}, seed {}"  # how a cell of the table is called
 FIGURE_ROWS = ("translation", "rotation-scaling", "mnist-10")
 SeedsOption = Annotated[int, Option(min=1, help="How many seeds: 0, 1, 2, ...")]
 FirstSeed = Annotated[int, Option(min=0, help="The first of them.")]
@@ -57,31 +55,24 @@ def table1(
     Finished cells are kept in the folder and not computed again, so Ctrl-C loses at most one cell.
     """
     from liesparse.reproduce import table1 as work
-    from liesparse.reproduce.table1 import ROWS
     from liesparse.settings import load_recipe, parse_values
 
-    names = choose_rows(rows, list(ROWS))
+    names = choose_rows(rows, list(work.ROWS))
     chosen = ["paper", "best"] if recipe == "both" else [recipe.value]
     with explained(code=2):
         changes = parse_values(values or []) | ({"learning.n_epochs": epochs} if epochs is not None else {})
         recipes = {name: dict.fromkeys(names, load_recipe(name).with_values(changes)) for name in chosen}
-    weights = {job: 1.0 if job.method in recipes else 0.1 for job in work.plan(names, recipes, seeds)}
-    found: dict[Job, dict[str, Any]] = {}
-    kept = common.resumable(lambda: f"{len(found)} of {len(weights)} cells are in {out}")
-    with kept, common.ProgressBar("Table 1") as bar:
-
-        def watch(job: Job, share: float, note: str) -> None:
-            total, done = sum(weights.values()), sum(weights[other] for other in found) + share * weights[job]
-            bar.show(f"{done:.1f}/{total:.1f} cells: {CELL.format(*job)}: {note}", done, total)
-
-        for job, cell in work.run(list(weights), recipes, out, data_dir=data_dir, watch=watch):
-            found[job] = cell
-            snr = cell.get("lsc_snr", cell.get("sparse_coding_snr"))
-            console.print(f"{CELL.format(*job)}: SNR {snr:.2f}, {cell.get('seconds', 0):.0f} s")
+    jobs = work.plan(names, recipes, seeds, out, data_dir)
+    found = _compute(
+        "Table 1",
+        jobs,
+        out,
+        lambda cell: f"SNR {cell.get('lsc_snr', cell.get('sparse_coding_snr')):.2f}, {cell.get('seconds', 0):.0f} s",
+    )
     head, *lines = work.table(found, names, recipes)
     common.print_table("Held-out SNR: mean (lowest-highest over seeds)", head, lines)
-    for job, cell in found.items():
-        if job.method == "known-group":
+    for job, cell in found:
+        if job.names[1] == "known-group":
             console.print(f"Translation by the known Fourier group with the true digits: {cell['lsc_snr']:.1f}")
     common.write_numbers(work.flat_cells(found, recipes), json)
 
@@ -102,15 +93,14 @@ def battery(
     at most the cells that were being learned.
     """
     from liesparse.reproduce import battery as work
-    from liesparse.reproduce.problems import CONTROLS, KNOWN, PROBLEMS
     from liesparse.settings import load_recipe, parse_values
 
-    usual = [*PROBLEMS, *CONTROLS]
-    names = usual if problems == "all" else choose_rows(problems, [*usual, *KNOWN])
+    usual = [*work.PROBLEMS, *work.CONTROLS]
+    names = usual if problems == "all" else choose_rows(problems, [*usual, *work.KNOWN])
     with explained(code=2):
         recipe = load_recipe("best").with_values(parse_values(values or []))
     cells = _learn_cells("battery", names, range(first_seed, first_seed + seeds), recipe, json)
-    common.print_table("Solved cells", *work.table(cells, [name for name in names if name not in CONTROLS]))
+    common.print_table("Solved cells", *work.table(cells, [name for name in names if name not in work.CONTROLS]))
     common.print_table("The verdict, which is not told the truth", *work.verdict_table(cells))
 
 
@@ -123,9 +113,8 @@ def compose_groups(
     Of several seeds the table has the worst. After each problem the JSON file is written.
     """
     from liesparse.reproduce import battery as work
-    from liesparse.reproduce.problems import GROUPS
 
-    names = choose_rows(problems, list(GROUPS))
+    names = choose_rows(problems, list(work.GROUPS))
     cells = _learn_cells("groups", names, range(first_seed, first_seed + seeds), None, json)
     common.print_table("Groups, the worst of all seeds", *work.groups_table(cells))
 
@@ -149,42 +138,49 @@ def benchmarks(
     from liesparse.reproduce import published as work
 
     names = choose_rows(only, list(work.BENCHMARKS))
-    check_writable(out)
-    rows: list[work.Row] = []
-    total = seeds * sum(work.BENCHMARKS[name].minutes for name in names)
-    kept = common.resumable(lambda: f"{common.count(len(rows), 'row')} of {seeds * len(names)} are in {out}")
-    with kept, common.ProgressBar("benchmarks") as bar:
-
-        def watch(name: str, seed: int) -> None:
-            done = sum(work.BENCHMARKS[row.benchmark].minutes for row in rows)
-            bar.show(f"{name}, seed {seed}", done, total)
-
-        for row in work.run(names, range(first_seed, first_seed + seeds), out, data_dir=data_dir, watch=watch):
-            rows.append(row)
-            console.print(f"{row.benchmark}, seed {row.seed}: {row.seconds:.0f} s {row.data}".rstrip())
+    jobs = work.plan(names, range(first_seed, first_seed + seeds), data_dir)
+    found = _compute("benchmarks", jobs, out, lambda row: f"{row['seconds']:.0f} s {row['made_with']['data']}".rstrip())
     for name in names:
         benchmark = work.BENCHMARKS[name]
-        common.print_table(benchmark.title, *work.table([row for row in rows if row.benchmark == name]))
+        common.print_table(benchmark.title, *work.table(name, found))
         console.print(f"Published: {benchmark.source}.")
-    common.write_numbers([row._asdict() for row in rows], json)
+    rows = [
+        {"benchmark": job.names[0], "seed": job.seed, "found": row["found"], "seconds": row["seconds"]}
+        | {"data": row["made_with"]["data"]}
+        for job, row in found
+    ]
+    common.write_numbers(rows, json)
+
+
+def _compute(title: str, jobs: list[Job], out: Path, say: Callable[[dict[str, Any]], str]) -> Results:
+    """Compute or find each result and say what it is; on Ctrl-C, say what is kept."""
+    from liesparse.reproduce.parts import run
+
+    check_writable(out)
+    found: Results = []
+    kept = common.resumable(lambda: f"{len(found)} of {len(jobs)} are in {out}")
+    with kept, common.ProgressBar(title) as bar:
+        for job, result in run(jobs, out, lambda step: bar.show(step.note, step.share, 1)):
+            found.append((job, result))
+            console.print(f"{job}: {say(result)}")
+    return found
 
 
 def _learn_cells(title: str, names: list[str], seeds: range, recipe: Recipe | None, json: Path | None) -> list[Cell]:
     """Show each cell as it is done and write all there are to the file, or in the end to the screen."""
     from liesparse.reproduce import battery as work
-    from liesparse.reproduce.problems import CONTROLS, GROUPS
 
     cells: list[Cell] = []
     planned = work.plan(names, seeds)
     with common.ProgressBar(title) as bar:
         for cell in work.run(planned, recipe):
             cells.append(cell)
-            verdict = "control, " if cell.problem in CONTROLS else "solved, " if cell.solved else "not solved, "
-            found = f"{'' if cell.problem in GROUPS else verdict}SNR {cell.snr:.1f}"
-            what = f"{cell.problem}, {cell.n_components} templates, seed {cell.seed}: {found}"
+            verdict = "control" if cell["problem"] in work.CONTROLS else "solved" if cell["solved"] else "not solved"
+            found = f"{'' if cell['problem'] in work.GROUPS else f'{verdict}, '}SNR {cell['snr']:.1f}"
+            what = f"{cell['problem']}, {cell['n_components']} templates, seed {cell['seed']}: {found}"
             bar.show(what, len(cells), len(planned), line=True)
             if str(json) != "-" or len(cells) == len(planned):
-                common.write_numbers([one._asdict() for one in cells], json)
+                common.write_numbers(cells, json)
     return cells
 
 
@@ -206,6 +202,9 @@ def figures(
     """
     from liesparse import load_recipe, training
     from liesparse.data.downloads import SIZES, find_files
+    from liesparse.figures import to_pdf, to_small_png
+    from liesparse.files import write_atomically
+    from liesparse.reproduce import figures as work
     from liesparse.reproduce.table1 import ROWS, Order
 
     names = choose_rows(rows, list(FIGURE_ROWS))
@@ -220,38 +219,21 @@ def figures(
             raise
         console.print(f"Without mnist-10. {error}")
         names.remove("mnist-10")
-    orders = []
-    for name in names:
-        recipe, row = load_recipe("best"), ROWS[name]
-        if epochs is not None:
-            recipe = recipe.with_values({"learning.n_epochs": epochs})
-            row = replace(row, sparse_coding_epochs=epochs)
-        orders.append(Order(name, row, recipe, seed, models))
+    recipe = load_recipe("best").with_values({} if epochs is None else {"learning.n_epochs": epochs})
+    fewer: dict[str, Any] = {} if epochs is None else {"sparse_coding_epochs": epochs}
+    orders = [Order(name, replace(ROWS[name], **fewer), recipe, seed, models) for name in names]
     try:
-        _draw_figures(orders, images, data_dir, out)
+        with common.ProgressBar("figures") as bar:
+            drawn = work.make(
+                orders, images, data_dir, lambda step: bar.show(step.note, step.share, 1, line=step.end_of_epoch)
+            )
+        for name, figure in drawn.items():
+            write_atomically(out / f"{name}.pdf", to_pdf(figure))
+            write_atomically(out / f"{name}.png", to_small_png(figure))
+            console.print(f"Wrote {out / name}.pdf and .png")
     except KeyboardInterrupt as stopped:
         where = str(stopped).replace(training.GO_ON, "") or f"Stopped. Finished models are in {models}."
         raise KeyboardInterrupt(f"{where.strip()} The same command goes on from there.") from None
-
-
-def _draw_figures(orders: list[Order], n_images: int, data_dir: Path | None, out: Path) -> None:
-    from liesparse.figures import to_pdf, to_small_png
-    from liesparse.files import write_atomically
-    from liesparse.reproduce import figures as work
-
-    for name, figure in work.make(orders, n_images, data_dir, _telling).items():
-        write_atomically(out / f"{name}.pdf", to_pdf(figure))
-        write_atomically(out / f"{name}.png", to_small_png(figure))
-        console.print(f"Wrote {out / name}.pdf and .png")
-
-
-@contextmanager
-def _telling(name: str) -> Iterator[Tell]:
-    """Show how far a model is, or say that it was found."""
-    with common.ProgressBar(name) as bar:
-        yield lambda step: bar.show(step.note, step.share, 1, line=step.end_of_epoch)
-    if not bar.note:
-        console.print(f"{name}: found, not learned again")
 
 
 @app.command()
@@ -270,29 +252,17 @@ def claims(
     """
     from liesparse.figures import to_small_png
     from liesparse.files import write_atomically
-    from liesparse.reproduce import claims as work
-    from liesparse.reproduce.claim_parts import FULL, Size
+    from liesparse.reproduce.claims import CLAIMS
+    from liesparse.reproduce.parts import FULL, Size, conclude, draw, plan_claims
 
-    names, size = choose_rows(only, list(work.CLAIMS)), FULL if full else Size()
-    check_writable(out)
-    found: work.Cells = {name: {} for name in names}
-    done, total = 0, len(names) * seeds
-    kept = common.resumable(lambda: f"{done} of {total} are in {out}")
-    with kept, common.ProgressBar("claims") as bar:
-
-        def watch(name: str, seed: int) -> None:
-            bar.show(f"{name}, seed {seed}", done, total)
-
-        for name, seed, numbers in work.run(names, range(first_seed, first_seed + seeds), size, out, data_dir, watch):
-            found[name][seed] = numbers
-            done += 1
-            bar.show(f"{name}, seed {seed}: {done} of {total} measured", done, total, line=True)
-    for name, cells in found.items():
-        figure = work.draw(name, list(cells.values()))
-        if figure is not None:
-            write_atomically(out / f"{name}.png", to_small_png(figure))
-    rows = work.conclude(found)
+    chosen = {name: CLAIMS[name] for name in choose_rows(only, list(CLAIMS))}
+    seen = range(first_seed, first_seed + seeds)
+    jobs = plan_claims(chosen, seen, FULL if full else Size(), out, data_dir)
+    rows = conclude(chosen, _compute("claims", jobs, out, lambda _: "measured"))
     for row in rows:
+        figure = draw(CLAIMS[row["name"]], row["numbers"].values())
+        if figure is not None:
+            write_atomically(out / f"{row['name']}.png", to_small_png(figure))
         seeds_shown = common.count(len(row["seeds"]), "seed")
         console.print(f"\n{row['name']}: {row['verdict']}", style="bold")
         console.print(f"  claim     {row['sentence']} ({row['place']})\n  measured  {row['measured']}; {seeds_shown}")
@@ -320,11 +290,8 @@ def everything(
     command = f"liesparse reproduce all{' --full' if full else ''}" + ("" if only == "all" else f" --only {only}")
     began = time.monotonic()
     with common.resumable(lambda: f"What is done is in {out}"), common.ProgressBar("page") as bar:
-
-        def tell(share: float, note: str) -> None:
-            bar.show(note, share, 1)
-
-        for place, section in enumerate(work.make_page(sections, out, command, tell), 1):
+        pages = work.make_page(sections, out, command, lambda step: bar.show(step.note, step.share, 1))
+        for place, section in enumerate(pages, 1):
             minutes = sum(later.minutes for later in sections[place:])
             passed = (time.monotonic() - began) / 60
             left = f"{passed:.0f} min, about {minutes:.0f} left"

@@ -266,7 +266,7 @@ def demo(
 
         try:
             with common.show_start(bar):
-                result = run_demo(images, epochs, seed, callback=watch)
+                coder, baseline, metrics, figure = run_demo(images, epochs, seed, callback=watch)
         except Interrupted as stopped:
             state, history = stopped.checkpoint.state, stopped.checkpoint.history
             coder = LieSparseCoder.from_model(state.parameters, (28, 28), history=history, random_state=seed)
@@ -274,10 +274,10 @@ def demo(
                 raise KeyboardInterrupt(f"Stopped at step {state.step}; {out} still has its earlier run.") from None
             save_run(Run(out, coder, None, how | {"interrupted_at_step": state.step}, {}))
             raise KeyboardInterrupt(f"Stopped at step {state.step}; the model so far is in {out}.") from None
-    print_metrics(result.metrics)
-    print_verdict(result.coder, result.metrics)
-    console.print(f"Took {result.metrics['total_seconds']:.0f} s.")
-    result.coder.pose_ranges_ = result.coder.pose_ranges(load_data(f"{how['data']},n_test=1000").test)
-    save_run(Run(out, result.coder, result.baseline, how, result.metrics))
-    files.write_atomically(out / "demo.png", figures.to_png(result.figure))
+    print_metrics(metrics)
+    print_verdict(coder, metrics)
+    console.print(f"Took {metrics['total_seconds']:.0f} s.")
+    coder.pose_ranges_ = coder.pose_ranges(load_data(f"{how['data']},n_test=1000").test)
+    save_run(Run(out, coder, baseline, how, metrics))
+    files.write_atomically(out / "demo.png", figures.to_png(figure))
     console.print(f"Look at {out / 'demo.png'}; the run is beside it. Next: liesparse report {out}")

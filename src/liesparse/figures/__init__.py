@@ -243,9 +243,7 @@ def growth_figure(rows: Sequence[dict[str, Any]]) -> Figure:
 
 def _sheets(parts: Sequence[tuple[Array, str]], n_columns: int, look: Look, width: float) -> Figure:
     """Show images (n, height, width[, 3]) in rows below each title."""
-    heights = [
-        width / n_columns * -(-len(images) // n_columns) * images.shape[1] / images.shape[2] for images, _ in parts
-    ]
+    heights = [width / n_columns * -(-len(each) // n_columns) * each.shape[1] / each.shape[2] for each, _ in parts]
     figure = new_figure(width, sum(heights) + sum(0.5 + 0.2 * title.count("\n") for _, title in parts))
     panels = figure.subplots(len(parts), 1, squeeze=False, height_ratios=heights)[:, 0]
     for axes, (images, title) in zip(panels, parts, strict=True):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from jinja2 import Environment, PackageLoader
+from jinja2 import ChoiceLoader, Environment, PackageLoader
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -21,11 +21,10 @@ FLOOR = 12.0  # nats below the peak at which the map of a posterior is blank
 TICKS = ((-math.pi, 0, math.pi), ("-π", "0", "π"))
 
 
-def render(**values: object) -> str:
-    """Return the page beside this file with its blanks filled, all values escaped."""
-    environment = Environment(
-        loader=PackageLoader("liesparse", "report"), autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
+def render(room: str = "report", /, **values: object) -> str:
+    """Return the page of a room with its blanks filled, all values escaped; every page has the report's style."""
+    loader = ChoiceLoader([PackageLoader("liesparse", each) for each in (room, "report")])
+    environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     filters = (percent, number, direction, data_uri, subscript, count, math.degrees)
     environment.filters |= {function.__name__: function for function in filters}
     return environment.get_template("page.html").render(values)

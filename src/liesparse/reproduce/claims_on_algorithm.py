@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -22,10 +23,9 @@ from liesparse.learning import update
 from liesparse.metrics import objective
 from liesparse.model import Parameters, log_prior_codes, unit_columns
 from liesparse.posterior import AdaptiveEngine, Engine, GridEngine, log_likelihood
-from liesparse.reproduce.battery import compare_with_truth
-from liesparse.reproduce.claim_parts import Claim, Judgement, Numbers, Trial, middle, spread, verdict
+from liesparse.reproduce.battery import PROBLEMS, compare_with_truth
+from liesparse.reproduce.parts import Claim, Numbers, Trial, middle, spread, verdict
 from liesparse.reproduce.point_engine import PointEngine
-from liesparse.reproduce.problems import PROBLEMS
 from liesparse.settings import Settings, load_recipe
 
 Images = Float[Tensor, "image pixel"]
@@ -78,7 +78,7 @@ def _climb_codes(model: Parameters, images: Images, momentum: bool) -> Float[Ten
     return torch.stack(curve)
 
 
-def judge_fista(cells: Sequence[Numbers]) -> Judgement:
+def judge_fista(cells: Sequence[Numbers]) -> dict[str, str]:
     """Ask for 5 to 20 times fewer steps with few and with many shapes; in part: twice fewer with either."""
     ratios = [middle(cells, f"{name}_ratio") for name in ("ten", "hundred")]
     reason = "; ".join(
@@ -86,7 +86,7 @@ def judge_fista(cells: Sequence[Numbers]) -> Judgement:
         f" instead of {middle(cells, f'{name}_gradient'):.0f}"
         for name in ("ten", "hundred")
     )
-    return Judgement(verdict(all(5 <= ratio <= 20 for ratio in ratios), max(ratios) >= 2), reason)
+    return verdict(all(5 <= ratio <= 20 for ratio in ratios), max(ratios) >= 2, reason)
 
 
 # ---- trainings by gradient steps
@@ -99,30 +99,24 @@ class Training(NamedTuple):
 
     model: Parameters
     curve: list[list[float]]  # steps, and the objective there
+    height: float  # of its end
     truth: dict[str, Any]  # the model compared with it: solved, snr, R, …
 
-    @property
-    def height(self) -> float:
-        """The objective in the end."""
-        return self.curve[1][-1]
+    def numbers(self, name: str) -> Numbers:
+        """Return what is kept of it."""
+        return {name: self.height} | {f"{name}_{key}": self.truth[key] for key in ("snr", "solved")}
 
 
 def make_signals(trial: Trial) -> tuple[Images, TransformedImages, Parameters]:
     """Return signals to learn from, others to watch with the truth behind them, and the paper's random start."""
     generator = torch.Generator().manual_seed(trial.seed)
-    made = SIGNALS.make(N_SIGNALS + N_WATCHED, generator=generator)
-    images, labels, factors = (part[N_SIGNALS:] for part in made[:3])
-    watched = TransformedImages(images, labels, factors, made.factor_names)
+    images, watched = SIGNALS.split(N_SIGNALS, N_WATCHED, generator)
     sizes: dict[str, Any] = {"n_components": SIGNALS.n_shapes, "n_irreps": N_IRREPS, "torus_dim": 1}
-    return made.images[:N_SIGNALS], watched, random_start(LENGTH, **sizes, generator=generator)
+    return images, watched, random_start(LENGTH, **sizes, generator=generator)
 
 
 def train_by_gradients(
-    trial: Trial,
-    settings: Settings = PAPER,
-    *,
-    engine: Engine | None = None,
-    take_step: Step | None = None,
+    trial: Trial, settings: Settings = PAPER, *, engine: Engine | None = None, take_step: Step | None = None
 ) -> Training:
     """Learn Φ and W by the paper's steps, and watch what learning climbs on signals that are held out."""
     images, test, model = make_signals(trial)
@@ -142,7 +136,7 @@ def train_by_gradients(
         if step % max(1, n_steps // N_LOOKS) == 0:
             curve[0].append(step)
             curve[1].append(objective(model, test.images, infer_codes(model, test.images, judge), judge))
-    return Training(model, curve, compare_with_truth(model, test, RECIPE, SIGNALS))
+    return Training(model, curve, curve[1][-1], compare_with_truth(model, test, RECIPE, SIGNALS))
 
 
 # ---- Riemannian Adam against projected gradient
@@ -152,21 +146,18 @@ RATES = (0.003, 0.01, 0.03, 0.1)  # of projected gradient: each seed takes the b
 
 def measure_adam(trial: Trial) -> Numbers:
     """Count after how many of its steps Adam is where projected gradient, by its best rate, is in the end."""
-
-    def projected(rate: float) -> Step:
-        def step(model: Parameters, uphill: Gradients) -> Parameters:
-            basis = stiefel.polar(model.group_basis + rate * uphill.group_basis)
-            dictionary = unit_columns(model.dictionary + PAPER.dictionary_rate * uphill.dictionary)
-            return replace(model, group_basis=basis, dictionary=dictionary)
-
-        return step
-
     adam = train_by_gradients(trial)
-    rivals = {rate: train_by_gradients(trial, take_step=projected(rate)) for rate in RATES}
+    rivals = {rate: train_by_gradients(trial, take_step=partial(_step_and_project, rate)) for rate in RATES}
     rate = max(rivals, key=lambda each: rivals[each].height)
     curves = {"Riemannian Adam": adam.curve, "projected gradient": rivals[rate].curve}
     found = {"adam": adam.height, "projected": rivals[rate].height, "rate": rate, "curves": curves}
     return found | {"speed_up": _overtake(*curves.values())}
+
+
+def _step_and_project(rate: float, model: Parameters, uphill: Gradients) -> Parameters:
+    basis = stiefel.polar(model.group_basis + rate * uphill.group_basis)
+    dictionary = unit_columns(model.dictionary + PAPER.dictionary_rate * uphill.dictionary)
+    return replace(model, group_basis=basis, dictionary=dictionary)
 
 
 def _overtake(first: list[list[float]], second: list[list[float]]) -> float:
@@ -176,7 +167,7 @@ def _overtake(first: list[list[float]], second: list[list[float]]) -> float:
     return steps[1] / steps[0]
 
 
-def judge_adam(cells: Sequence[Numbers]) -> Judgement:
+def judge_adam(cells: Sequence[Numbers]) -> dict[str, str]:
     """Ask for 2.5 times fewer steps; in part: 1.2 times."""
     speed = middle(cells, "speed_up")
     reason = (
@@ -184,7 +175,7 @@ def judge_adam(cells: Sequence[Numbers]) -> Judgement:
         f" {spread(cells, 'adam', 1)} nats, projected gradient {spread(cells, 'projected', 1)}"
         f" with the best of {len(RATES)} rates"
     )
-    return Judgement(verdict(speed >= 2.5, speed >= 1.2), reason)
+    return verdict(speed >= 2.5, speed >= 1.2, reason)
 
 
 # ---- integrating the pose out against a joint point estimate
@@ -201,11 +192,11 @@ def measure_integral(trial: Trial) -> Numbers:
     for name, engine in {"integral": None, **engines}.items():
         trained = train_by_gradients(trial, engine=engine)
         found["curves"][name.replace("_", " ")] = trained.curve
-        found |= {name: trained.height} | {f"{name}_{key}": trained.truth[key] for key in ("snr", "solved")}
+        found |= trained.numbers(name)
     return found
 
 
-def judge_integral(cells: Sequence[Numbers]) -> Judgement:
+def judge_integral(cells: Sequence[Numbers]) -> dict[str, str]:
     """Ask for a better objective than each point estimate, and as many solved; in part: better than from one start."""
     names = ("integral", *POINTS)
     height = {name: middle(cells, name) for name in names}
@@ -216,7 +207,7 @@ def judge_integral(cells: Sequence[Numbers]) -> Judgement:
         f" solved {solved[name]} of {len(cells)}"
         for name in names
     )
-    return Judgement(verdict(holds, height["integral"] > height["one_start"]), reason)
+    return verdict(holds, height["integral"] > height["one_start"], reason)
 
 
 # ---- the approximate gradient against the exact one
@@ -233,8 +224,8 @@ def measure_gradient(trial: Trial) -> Numbers:
     for posterior, engine in (("accurate", accurate), ("n50", rough)):
         for form in ("approximate", "exact"):
             trained = train_by_gradients(trial, replace(PAPER, gradient=form), engine=engine)
-            key, found["curves"][f"{form}, {posterior}"] = f"{form}_{posterior}", trained.curve
-            found |= {key: trained.height} | {f"{key}_{name}": trained.truth[name] for name in ("snr", "solved")}
+            found["curves"][f"{form}, {posterior}"] = trained.curve
+            found |= trained.numbers(f"{form}_{posterior}")
     for when, model in (("start", start), ("end", trained.model)):
         found |= {f"{key}_{when}": value for key, value in _bias_and_variance(model, images, rough).items()}
     return found
@@ -268,7 +259,7 @@ def _bias_and_variance(model: Parameters, images: Images, rough: GridEngine) -> 
     return found
 
 
-def judge_gradient(cells: Sequence[Numbers]) -> Judgement:
+def judge_gradient(cells: Sequence[Numbers]) -> dict[str, str]:
     """Ask for a better objective by the approximate gradient, in most seeds and both posteriors; in part: one."""
     wins = {
         posterior: sum(cell[f"approximate_{posterior}"] > cell[f"exact_{posterior}"] for cell in cells)
@@ -290,7 +281,7 @@ def judge_gradient(cells: Sequence[Numbers]) -> Judgement:
             f"; at the {when} bias {bias:.2f} (of N = 50 alone {grid:.2f}) and deviation {deviation:.2f} of a batch,"
             f" exact {exact:.2f}"
         )
-    return Judgement(verdict(all(better), any(better)), reason)
+    return verdict(all(better), any(better), reason)
 
 
 STEPS_AXES = ("step", "ln P(I|α̂) + ln P(α̂)")

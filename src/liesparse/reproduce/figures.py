@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,15 +21,8 @@ from liesparse.figures.paper import ModelPanels, RowPanels
 from liesparse.metrics import infer
 from liesparse.model import Parameters, apply_transform, reconstruct
 from liesparse.posterior import AdaptiveEngine, TorusPosterior, pose_natural
-from liesparse.reproduce.table1 import (
-    IMAGE_SHAPE,
-    Order,
-    RowImages,
-    Tell,
-    find_or_learn,
-    find_or_learn_baseline,
-    load_images,
-)
+from liesparse.reproduce.parts import Tell, part_of
+from liesparse.reproduce.table1 import IMAGE_SHAPE, Order, RowImages, find_or_learn, find_or_learn_baseline, load_images
 from liesparse.run_directory import measure
 from liesparse.settings import ModelSettings, load_recipe
 from liesparse.training import N_MONITORED, Watch, learn_model
@@ -83,23 +75,17 @@ def draw(rows: dict[str, RowPanels], plain: ModelPanels | None) -> dict[str, Fig
     return drawn
 
 
-def make(
-    orders: Sequence[Order],
-    n_images: int,
-    data_dir: Path | None,
-    telling: Callable[[str], AbstractContextManager[Tell]],
-) -> dict[str, Figure]:
-    """Find or learn the models, and draw; ``telling`` is told the name of each, and how far it is."""
+def make(orders: Sequence[Order], n_images: int, data_dir: Path | None, tell: Tell) -> dict[str, Figure]:
+    """Find or learn the models, and draw; ``tell`` hears the name of each, and how far all are."""
     panels, plain = {}, None
-    for order in orders:
+    for place, order in enumerate(orders):
         images = load_images(order.row, order.seed, data_dir, n_images)
-        with telling(order.name) as tell:
-            model = find_or_learn(order, images, tell).coder.model_
+        tell_part = part_of(tell, order.name, place, 1, len(orders))
+        model = find_or_learn(order, images, tell_part).coder.model_
         panels[order.name] = row_panels(order.name, model, images, order.seed)
         if order.name == COMPARED:
-            with telling(f"{order.name}, plain sparse coding") as tell:
-                baseline = find_or_learn_baseline(order, images, tell)
-            plain = plain_panels(baseline, images, order.seed)
+            tell_part = part_of(tell, f"{order.name}, plain sparse coding", place, 1, len(orders))
+            plain = plain_panels(find_or_learn_baseline(order, images, tell_part), images, order.seed)
     return draw(panels, plain)
 
 
@@ -131,17 +117,10 @@ def square(rows: Float[Tensor, "*image pixel"]) -> Array:
     return rows.unflatten(-1, (side, side)).numpy()
 
 
-class DemoResult(NamedTuple):
-    """What the demo found."""
-
-    coder: LieSparseCoder
-    baseline: SparseCoder
-    metrics: dict[str, Any]
-    figure: Figure
-
-
-def run_demo(n_images: int, n_epochs: int, seed: int, *, callback: Watch | None = None) -> DemoResult:
-    """Learn from translated digits, compare with plain sparse coding, and draw what was learned.
+def run_demo(
+    n_images: int, n_epochs: int, seed: int, *, callback: Watch | None = None
+) -> tuple[LieSparseCoder, SparseCoder, dict[str, Any], Figure]:
+    """Learn from translated digits, learn plain sparse coding, compare the two by numbers, and draw what was learned.
 
     The model is the paper's (K = 10, L = 128, n = 2, σ² = 0.01, λ = 10).
     """
@@ -168,7 +147,7 @@ def run_demo(n_images: int, n_epochs: int, seed: int, *, callback: Watch | None 
         f"Learned from {n_images:,} unlabelled images: held-out SNR {metrics['lsc_snr']:.1f}"
         f" (plain sparse coding: {metrics['sparse_coding_snr']:.1f})"
     )
-    return DemoResult(coder, baseline, metrics, demo_figure(coder.model_, test[:20], headline))
+    return coder, baseline, metrics, demo_figure(coder.model_, test[:20], headline)
 
 
 def demo_figure(model: Parameters, inputs: Float[Tensor, "example pixel"], headline: str) -> Figure:

@@ -6,19 +6,17 @@ Each section keeps what it has computed in a folder of its own, so a second run 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from jinja2 import ChoiceLoader, Environment, PackageLoader
-
 from liesparse import __version__
 from liesparse.data.downloads import SIZES, find_files
-from liesparse.figures import data_uri, to_small_png
+from liesparse.figures import to_small_png
 from liesparse.files import write_atomically
+from liesparse.report.page import render
 from liesparse.reproduce import claims, figures, published, table1
-from liesparse.reproduce.claim_parts import FULL, Size
+from liesparse.reproduce.parts import FULL, Size, Step, Tell, conclude, draw, part_of, plan_claims, run
 from liesparse.settings import Recipe, load_recipe
 
 TITLE = "Disentangling images with Lie group transformations and sparse coding: made again"
@@ -29,7 +27,6 @@ FIGURES = {
     "figure3": "Figure 3: inference, shapes and motion",
     "figure4": "Figure 4: MNIST, beside plain sparse coding",
 }
-Tell = Callable[[float, str], None]  # of the share that is done, and a note
 
 
 class Part(NamedTuple):
@@ -82,45 +79,25 @@ def make_page(sections: Sequence[Section], folder: Path, command: str, tell: Tel
     done, total = list(sections), sum(section.minutes for section in sections)
     passed = 0.0
     for place, section in enumerate(sections):
-
-        def tell_part(share: float, note: str, section: Section = section, before: float = passed) -> None:
-            tell((before + share * section.minutes) / total, f"{section.title}: {note}")
-
-        tell_part(0.0, "begins")
+        tell_part = part_of(tell, section.title, passed, section.minutes, total)
+        tell_part(Step(0.0, "begins"))
         parts = section.make(tell_part)
         passed += section.minutes
         newest = max((path.stat().st_mtime for path in section.folder.rglob("*.json")), default=0.0)
         date = f"{datetime.fromtimestamp(newest, UTC):%Y-%m-%d}" if newest else "without a date"
         done[place] = section._replace(parts=parts, date=date)
-        write_atomically(folder / PAGE, render(done, command).encode())
+        values = {"title": TITLE, "command": command, "version": __version__, "sections": done}
+        write_atomically(folder / PAGE, render("reproduce", **values).encode())
         yield done[place]
 
 
-def render(sections: Sequence[Section], command: str) -> str:
-    """Return the page, all values escaped."""
-    loader = ChoiceLoader([PackageLoader("liesparse", "reproduce"), PackageLoader("liesparse", "report")])
-    environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["data_uri"] = data_uri
-    values = {"title": TITLE, "command": command, "version": __version__, "sections": sections}
-    return environment.get_template("page.html").render(values)
-
-
-def table_section(plan: Plan) -> Section:
+def _table1(plan: Plan) -> Section:
     """Return Table 1 by our recipe."""
-    recipes = {"best": dict.fromkeys(plan.rows, plan.recipe)}
-    jobs = table1.plan(plan.rows, recipes, plan.n_seeds)
-    weights = {job: 1.0 if job.method in recipes else 0.2 for job in jobs}
-    folder = plan.folder / "table1"
+    recipes, folder = {"best": dict.fromkeys(plan.rows, plan.recipe)}, plan.folder / "table1"
 
     def make(tell: Tell) -> list[Part]:
-        found: dict[table1.Job, dict[str, object]] = {}
-
-        def watch(job: table1.Job, share: float, note: str) -> None:
-            done = sum(weights[other] for other in found) + share * weights[job]
-            tell(done / sum(weights.values()), f"{', '.join(map(str, job))}: {note}")
-
-        found.update(table1.run(jobs, recipes, folder, data_dir=plan.data_dir, watch=watch))
-        head, *lines = table1.table(found, plan.rows, recipes)
+        jobs = table1.plan(plan.rows, recipes, plan.n_seeds, folder, plan.data_dir)
+        head, *lines = table1.table(list(run(jobs, folder, tell)), plan.rows, recipes)
         missing = [name for name in table1.ROWS if name not in plan.rows]
         text = [f"Held-out SNR. Without {', '.join(missing)}: MNIST is not here." if missing else "Held-out SNR."]
         return [Part("", text, head, lines)]
@@ -129,76 +106,54 @@ def table_section(plan: Plan) -> Section:
     return Section("Table 1", command, _seeds(plan.n_seeds), 6.0 * len(plan.rows) * plan.n_seeds, folder, make)
 
 
-def figures_section(plan: Plan) -> Section:
+def _figures(plan: Plan) -> Section:
     """Return figures 1 to 4, from the models of Table 1."""
     folder = plan.folder / "table1"
     names = [name for name in figures.TITLES if name in plan.rows]
 
     def make(tell: Tell) -> list[Part]:
-        models = folder / "best"
-        orders = [table1.Order(name, table1.ROWS[name], plan.recipe, 0, models) for name in names]
-        drawn = figures.make(
-            orders, table1.N_TRAIN, plan.data_dir, lambda name: nullcontext(lambda step: tell(step.share, name))
-        )
+        orders = [table1.Order(name, table1.ROWS[name], plan.recipe, 0, folder / "best") for name in names]
+        drawn = figures.make(orders, table1.N_TRAIN, plan.data_dir, tell)
         return [Part(FIGURES[name], picture=to_small_png(figure)) for name, figure in drawn.items()]
 
     return Section("Figures 1 to 4", "liesparse reproduce figures", "seed 0", 2.0, folder, make)
 
 
-def claims_section(plan: Plan) -> Section:
+def _claims(plan: Plan) -> Section:
     """Return the paper's prose, claim by claim."""
-    folder, names, seeds = plan.folder / "claims", list(claims.CLAIMS), range(plan.n_claim_seeds)
+    folder, n_seeds = plan.folder / "claims", plan.n_claim_seeds
 
     def make(tell: Tell) -> list[Part]:
-        found: claims.Cells = {name: {} for name in names}
-
-        def watch(name: str, seed: int) -> None:
-            tell(sum(map(len, found.values())) / (len(names) * len(seeds)), f"{name}, seed {seed}")
-
-        for name, seed, numbers in claims.run(names, seeds, plan.size, folder, plan.data_dir, watch):
-            found[name][seed] = numbers
-        rows = claims.conclude(found)
+        jobs = plan_claims(claims.CLAIMS, range(n_seeds), plan.size, folder, plan.data_dir)
+        rows = conclude(claims.CLAIMS, list(run(jobs, folder, tell)))
         lines = [[row[key] for key in ("sentence", "place", "verdict", "reason", "measured")] for row in rows]
-        parts = [Part("", (), ["claim", "where", "verdict", "found", "measured"], lines)]
-        for name, cells in found.items():
-            figure = claims.draw(name, list(cells.values()))
-            parts += [] if figure is None else [Part(claims.CLAIMS[name].sentence, picture=to_small_png(figure))]
-        return parts
+        drawn = {row["sentence"]: draw(claims.CLAIMS[row["name"]], row["numbers"].values()) for row in rows}
+        pictures = [Part(sentence, picture=to_small_png(figure)) for sentence, figure in drawn.items() if figure]
+        return [Part("", (), ["claim", "where", "verdict", "found", "measured"], lines), *pictures]
 
-    command = f"liesparse reproduce claims --seeds {len(seeds)}" + (" --full" if plan.size == FULL else "")
-    return Section("Claims", command, _seeds(len(seeds)), 8.0 * len(seeds), folder, make)
+    command = f"liesparse reproduce claims --seeds {n_seeds}" + (" --full" if plan.size == FULL else "")
+    return Section("Claims", command, _seeds(n_seeds), 8.0 * n_seeds, folder, make)
 
 
-def benchmarks_section(plan: Plan) -> Section:
+def _benchmarks(plan: Plan) -> Section:
     """Return tasks for which others have published numbers."""
     folder, known = plan.folder / "benchmarks", published.BENCHMARKS
-    minutes = plan.n_seeds * sum(benchmark.minutes for benchmark in known.values())
 
     def make(tell: Tell) -> list[Part]:
-        rows: list[published.Row] = []
-
-        def watch(name: str, seed: int) -> None:
-            tell(sum(known[row.benchmark].minutes for row in rows) / minutes, f"{name}, seed {seed}")
-
-        rows.extend(published.run(known, range(plan.n_seeds), folder, data_dir=plan.data_dir, watch=watch))
-        parts = []
+        jobs = published.plan(known, range(plan.n_seeds), plan.data_dir)
+        results, parts = list(run(jobs, folder, tell)), []
         for name, benchmark in known.items():
-            head, lines = published.table([row for row in rows if row.benchmark == name])
-            digits = {row.data for row in rows if row.benchmark == name} - {""}
+            digits = {row["made_with"]["data"] for job, row in results if job.names == (name,)} - {""}
             source = [f"Published: {benchmark.source}.", *(f"Digits: {each}." for each in sorted(digits))]
-            parts.append(Part(benchmark.title, source, head, lines))
+            parts.append(Part(benchmark.title, source, *published.table(name, results)))
         return parts
 
+    minutes = plan.n_seeds * sum(benchmark.minutes for benchmark in known.values())
     command = f"liesparse reproduce benchmarks --seeds {plan.n_seeds}"
     return Section("Benchmarks", command, _seeds(plan.n_seeds), minutes, folder, make)
 
 
-SECTIONS = {
-    "table1": table_section,
-    "figures": figures_section,
-    "claims": claims_section,
-    "benchmarks": benchmarks_section,
-}
+SECTIONS = {"table1": _table1, "figures": _figures, "claims": _claims, "benchmarks": _benchmarks}
 
 
 def _seeds(n: int) -> str:

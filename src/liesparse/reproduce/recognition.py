@@ -1,10 +1,10 @@
-"""Published tasks on images: a square on a torus, recognition of digits, and other tools."""
+"""Published tasks on digits: they are recognized, sorted into clusters, and learned by other tools."""
 
 from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,24 +13,25 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from scipy.optimize import linear_sum_assignment
+from scipy.sparse import csr_matrix
 from torch import Tensor
 from torch.nn.functional import normalize, pad
 
 from liesparse.data import LoadedData, embedded_digits, load_data, translations, warp
 from liesparse.data.downloads import SIZES, find_files
 from liesparse.estimators import LieSparseCoder, SparseCoder
-from liesparse.metrics import ACTIVE_THRESHOLD, active_codes, d_lsbd, snr
+from liesparse.metrics import ACTIVE_THRESHOLD, active_codes, snr
+from liesparse.model import Parameters, narrow_prior
+from liesparse.posterior import Evidence, engine_of
 
 Images = Float[Tensor, "_ _"]  # of several sizes and numbers
 Labels = Int[Tensor, " _"]
-Found = dict[str, dict[str, float]]
-LEARNED = "learned from the images alone"
+Found = dict[str, dict[str, float]]  # by line and column of the table
 PADDING, N_PLAIN = 6, 64  # pixels around a shifted digit; templates of plain sparse codes
 GROUPS: dict[str, dict[str, dict[str, Any]]] = {  # of digits that are shifted, or turned
     "shifted": {"known": {"group": "translation"}, "learned": {"torus_dim": 2}},
     "turned": {"known": {"group": "rotation"}, "learned": {"torus_dim": 1}},
 }
-SQUARE_STARTS = 4  # of which the best by the model's own objective goes on: one may close only in part
 CONVOLUTION_STEPS = 50  # of ADMM, for each image
 
 
@@ -56,21 +57,6 @@ def find_digits(folder: Path | None) -> Digits:
     return Digits("mnist-mini", None)
 
 
-def measure_square(seed: int, size: int = 64, block: int = 16, n_epochs: int | None = None) -> Found:
-    """Learn a block that is rolled over all shifts of a picture, and measure how its pose is encoded."""
-    picture = torch.zeros(size, size)
-    picture[:block, :block] = 1
-    images = torch.stack([picture.roll((down, right), (0, 1)) for down in range(size) for right in range(size)])
-    began = time.monotonic()
-    how: dict[str, Any] = {"n_epochs": n_epochs, "settings": {"n_init": SQUARE_STARTS}, "random_state": seed}
-    coder = LieSparseCoder(1, torus_dim=2, **how).fit(images)
-    seconds = time.monotonic() - began
-    poses = coder.infer(images).poses
-    encoding = torch.cat((poses.cos(), poses.sin()), dim=1).reshape(size, size, -1)
-    quality = float(snr(images.flatten(1), coder.reconstruct(images).flatten(1)).mean())
-    return {LEARNED: {"D_LSBD": d_lsbd(encoding), "SNR": quality, "s": seconds}}
-
-
 def move_digits(images: Images, kind: str, generator: torch.Generator) -> Images:
     """Shift digits by up to 6 pixels on 40 × 40, or turn them by any angle."""
     n, sources = len(images), images.unflatten(1, (28, 28))
@@ -87,14 +73,12 @@ def make_features(coder: LieSparseCoder, train: Images, test: Images, seed: int)
     """Return what a model makes of images: codes, canonical images, and plain sparse codes of these."""
     pictures = [part.unflatten(1, coder.image_shape_) for part in (train, test)]
     found = [coder.infer(part) for part in pictures]
-    upright = [
-        coder.canonicalize(part, poses=each.poses).flatten(1) for part, each in zip(pictures, found, strict=True)
-    ]
-    plain = SparseCoder(N_PLAIN, random_state=seed).fit(upright[0])
+    still = [coder.canonicalize(part, poses=each.poses).flatten(1) for part, each in zip(pictures, found, strict=True)]
+    plain = SparseCoder(N_PLAIN, random_state=seed).fit(still[0])
     return {
         "codes": (found[0].codes, found[1].codes),
-        "canonical codes": (plain.transform(upright[0]), plain.transform(upright[1])),
-        "canonical pixels": (upright[0], upright[1]),
+        "canonical codes": (plain.transform(still[0]), plain.transform(still[1])),
+        "canonical pixels": (still[0], still[1]),
     }
 
 
@@ -107,9 +91,7 @@ def classify(features: tuple[Tensor, Tensor], labels: tuple[Labels, Labels], cho
     known, unknown = (features[0][chosen] / scale).numpy(), (features[1] / scale).numpy()
     tools = {"1-NN": KNeighborsClassifier(1), "linear": LogisticRegression(tol=1e-3, max_iter=500)}
     answers, truth = labels[0][chosen].numpy(), labels[1].numpy()
-    return {
-        name: 100 * float((tool.fit(known, answers).predict(unknown) == truth).mean()) for name, tool in tools.items()
-    }
+    return {name: 100 * float(tool.fit(known, answers).score(unknown, truth)) for name, tool in tools.items()}
 
 
 def measure_recognition(
@@ -148,6 +130,111 @@ def measure_recognition(
     return dict(sorted(found.items(), key=lambda line: line[0].split(",")[0]))
 
 
+# ---- digits sorted into ten clusters without labels: by templates, and by a graph of the images that a motion joins
+#
+# In the graph each image is tied to those that are most like it. What likeness is differs: overlap of pixels, of plain
+# codes, or how well a motion, learned or known, carries the one image into the other. All graphs are cut alike, so that
+# only the likeness differs.
+
+KMEANS, BY_PIXELS, BY_CODES = "k-means on pixels", "graph by pixels", "graph by plain codes"
+LARGEST, GRAPH = "largest code", "graph by the motion"  # of a model of ten templates
+WIDTH = 0.3  # radians: how far a pose goes where the prior is narrow
+MODELS: dict[str, dict[str, Any]] = {
+    "": {"torus_dim": 2},
+    ", narrow prior": {"torus_dim": 2, "pose_prior": narrow_prior(WIDTH, 2)},
+    ", known rotation, narrow prior": {"group": "rotation", "pose_prior": narrow_prior(WIDTH, 1)},
+}
+OURS = (LARGEST, f"{LARGEST}, narrow prior", f"{GRAPH}, narrow prior")
+N_CLUSTERS = 10
+N_TIES, N_TRIED = 10, 40  # neighbours of an image in the graph, and images nearest by pixels that a motion may carry
+IMAGES_AT_ONCE = 200
+Likeness = Float[Tensor, "image image"]
+Near = Int[Tensor, "image neighbour"]
+
+
+def match_clusters(labels: Labels, clusters: Labels, n_clusters: int = N_CLUSTERS) -> float:
+    """Return the share of images, in %, that are in the cluster of their label by the best one-to-one match."""
+    counts = torch.zeros(n_clusters, n_clusters)
+    counts.index_put_((labels, clusters), torch.ones(len(labels)), accumulate=True)
+    return 100 * float(counts[linear_sum_assignment(-counts.numpy())].sum()) / len(labels)
+
+
+def find_nearest(likeness: Likeness, n: int) -> Near:
+    """Return for each image the others that are most like it."""
+    others = likeness.clone().fill_diagonal_(-torch.inf)
+    return others.topk(min(n, len(others) - 1), dim=1).indices
+
+
+def cut_graph(nearest: Near, seed: int, n_clusters: int = N_CLUSTERS) -> Labels:
+    """Sort images so that few ties between neighbours are cut: spectral clustering by the normalized Laplacian.
+
+    A tie counts one half for each of the two images that has the other among its neighbours.
+    """
+    from sklearn.cluster import spectral_clustering
+
+    rows = np.repeat(np.arange(len(nearest)), nearest.shape[1])
+    ties = csr_matrix((np.full(len(rows), 0.5), (rows, nearest.flatten().numpy())), shape=(len(nearest),) * 2)
+    return torch.from_numpy(spectral_clustering(ties + ties.T, n_clusters=n_clusters, random_state=seed)).long()
+
+
+def carry_likeness(motion: Parameters, images: Images, near: Near) -> Likeness:
+    """Return how well each image explains another as its template, with the pose integrated out: the better way round.
+
+    That is σ² ln P(I | I') up to a constant, for those of ``near`` alone; what lies outside of W does not move.
+    """
+    engine, variance = engine_of(motion), motion.noise_std**2
+    planes = motion.to_planes(images)
+    still, n_near = images - motion.from_planes(planes), near.shape[1]
+    found = images.new_full((len(images), len(images)), -torch.inf)
+    for first in range(0, len(images), IMAGES_AT_ONCE):
+        own = slice(first, first + IMAGES_AT_ONCE)
+        others = near[own].flatten()
+        seen = planes[own].repeat_interleave(n_near, dim=0)
+        moved = variance * engine.log_evidence(Evidence.of_planes(motion, planes[others], seen))
+        unmoved = (still[own].repeat_interleave(n_near, dim=0) * still[others]).sum(dim=1)
+        scores = moved + unmoved - still[others].square().sum(dim=1) / 2
+        found[own].scatter_(1, near[own], scores.view(-1, n_near))
+    return torch.maximum(found, found.T)
+
+
+def sort_images(images: Images, seed: int, n_epochs: int | None = None) -> Iterator[tuple[str, Labels]]:
+    """Yield ten clusters by k-means, by graphs without a motion, by templates, and by the graph of each motion.
+
+    Templates and graph of the same name are of one model.
+    """
+    from sklearn.cluster import KMeans
+
+    def cut(likeness: Likeness) -> Labels:
+        return cut_graph(find_nearest(likeness, N_TIES), seed)
+
+    yield KMEANS, torch.from_numpy(KMeans(N_CLUSTERS, n_init=10, random_state=seed).fit_predict(images.numpy())).long()
+    overlaps = images @ images.T
+    yield BY_PIXELS, cut(overlaps)
+    codes = normalize(SparseCoder(N_PLAIN, random_state=seed).fit(images).transform(images), dim=1)
+    yield BY_CODES, cut(codes @ codes.T)
+    near, pictures = find_nearest(overlaps, N_TRIED), images.unflatten(1, (28, 28))
+    for name, how in MODELS.items():
+        coder = LieSparseCoder(N_CLUSTERS, n_epochs=n_epochs, random_state=seed, **how).fit(pictures)
+        yield f"{LARGEST}{name}", coder.transform(pictures).argmax(dim=1)
+        if "pose_prior" in how:
+            yield f"{GRAPH}{name}", cut(carry_likeness(coder.model_, images, near))
+
+
+def measure_clusters(seed: int, digits: Digits, n_images: int = 5000, n_epochs: int | None = None) -> Found:
+    """Sort digits without their labels, on the images that all learned from, and compare with the labels."""
+    data = digits.load(n_images, 1, seed)
+    assert data.labels is not None
+    found: Found = {}
+    began = time.monotonic()
+    for line, clusters in sort_images(data.train, seed, n_epochs):
+        found[line] = {"accuracy, %": match_clusters(data.labels, clusters), "s": time.monotonic() - began}
+        began = time.monotonic()
+    return found
+
+
+# ---- other tools
+
+
 def match_shapes(templates: Images, shapes: Images) -> Tensor:
     """Return the correlation of each shape with its template, one to one, each at its best shift."""
     both = [torch.fft.rfft2(normalize(part, dim=1).unflatten(1, (28, 28)), s=(56, 56)) for part in (shapes, templates)]
@@ -155,25 +242,26 @@ def match_shapes(templates: Images, shapes: Images) -> Tensor:
     return overlaps[linear_sum_assignment(-overlaps.numpy())]
 
 
-def _scikit_learn(name: str, train: Images, n_components: int, seed: int) -> Images:
-    """Learn templates by a tool of scikit-learn, one a row."""
+def learn_by_scikit_learn(
+    name: str, train: Images, n_components: int, seed: int, alpha: float = 0.1
+) -> Float[Tensor, "component pixel"]:
+    """Learn templates by a tool of scikit-learn, one a row; ``alpha`` is what a dictionary's positive codes cost."""
     from sklearn.cluster import KMeans
     from sklearn.decomposition import NMF, MiniBatchDictionaryLearning
     from sklearn.exceptions import ConvergenceWarning
 
-    coding: dict[str, Any] = {"alpha": 0.1, "fit_algorithm": "cd", "positive_code": True, "batch_size": 200}
-    tools: dict[str, Callable[[], Any]] = {
-        "dictionary learning": lambda: MiniBatchDictionaryLearning(
-            n_components, **coding, max_iter=3, tol=0.0, max_no_improvement=None, random_state=seed
-        ),
-        "k-means": lambda: KMeans(n_components, n_init=3, random_state=seed),
-        "NMF": lambda: NMF(n_components, init="nndsvda", max_iter=100, tol=1e-3, random_state=seed),
+    coding: dict[str, Any] = {"alpha": alpha, "fit_algorithm": "cd", "positive_code": True, "batch_size": 200}
+    passes: dict[str, Any] = {"max_iter": 3, "tol": 0.0, "max_no_improvement": None}  # all three
+    tools = {
+        "dictionary learning": MiniBatchDictionaryLearning(n_components, **coding, **passes, random_state=seed),
+        "k-means": KMeans(n_components, n_init=3, random_state=seed),
+        "NMF": NMF(n_components, init="nndsvda", max_iter=100, tol=1e-3, random_state=seed),
     }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # they have had their passes
-        tool = tools[name]().fit(train.double().numpy())
+        tool = tools[name].fit(train.double().numpy())
     rows = tool.cluster_centers_ if name == "k-means" else tool.components_
-    return normalize(torch.from_numpy(rows).float(), dim=1)
+    return torch.from_numpy(rows).float()
 
 
 def _learn_convolutional(train: Images, test: Images, n_components: int) -> tuple[Images, Images, float]:
@@ -238,7 +326,7 @@ def measure_peers(
     for n_components in (10, many):
         for name in ("dictionary learning", "k-means", "NMF"):
             began = time.monotonic()
-            templates = _scikit_learn(name, train, n_components, seed)
+            templates = normalize(learn_by_scikit_learn(name, train, n_components, seed), dim=1)
             seconds = time.monotonic() - began
             if name == "k-means":  # one template an image, at its best scale
                 best = (test @ templates.T).max(dim=1)

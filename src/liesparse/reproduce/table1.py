@@ -6,8 +6,8 @@ import json
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,14 +19,17 @@ from torch.nn.functional import normalize
 from liesparse.baselines import SparseCodingSettings, learn_sparse_coding
 from liesparse.data import embedded_digits, load_mnist, rotations_scalings, translations
 from liesparse.estimators import LieSparseCoder, SparseCoder
-from liesparse.files import hash_tensor, need, read_sealed, write_json, write_sealed
+from liesparse.files import hash_tensor, need, read_sealed, write_sealed
 from liesparse.initialization import known_translation
+from liesparse.reproduce.parts import Job, Results, Step, Tell, over_seeds
+from liesparse.reproduce.recognition import learn_by_scikit_learn
 from liesparse.run_directory import CHECKPOINTS, Run, load_run, measure, measure_baseline, save_run
 from liesparse.settings import ModelSettings, Recipe
 from liesparse.state import Progress
 from liesparse.training import N_MONITORED, CheckpointPolicy, History, learn_model
 
 N_TRAIN, N_TEST, IMAGE_SHAPE = 60_000, 10_000, (28, 28)
+FOUND = Step(1.0, "found, not learned again", end_of_epoch=True)
 
 
 @dataclass(frozen=True)
@@ -94,23 +97,13 @@ class Order(NamedTuple):
         return json.loads(json.dumps(settings | learning)) | {"data": hash_tensor(images.train)}
 
 
-class Step(NamedTuple):
-    """How far learning is."""
-
-    share: float  # that is done
-    note: str
-    end_of_epoch: bool
-
-
-Tell = Callable[[Step], None]
-
-
 def find_or_learn(order: Order, images: RowImages, tell: Tell) -> Run:
     """Return the run of a model, from the folder if it was learned with the same settings from the same images."""
     settings, folder = order.identity(images, recipe=asdict(order.recipe)), order.run_directory
     try:
         run = load_run(folder)
         if run.settings == settings:
+            tell(FOUND)
             return run
     except ValueError:  # none, or a damaged one
         pass
@@ -149,6 +142,7 @@ def find_or_learn_baseline(order: Order, images: RowImages, tell: Tell) -> Spars
         sealed = read_sealed(path, "dictionary")
         need(sealed, path, {"settings": dict}, ("dictionary",))
         if sealed.header["settings"] == settings:
+            tell(FOUND)
             return SparseCoder.from_dictionary(sealed.tensors["dictionary"], IMAGE_SHAPE, **shared)
     except ValueError:  # none, or a damaged one
         pass
@@ -164,121 +158,69 @@ def find_or_learn_baseline(order: Order, images: RowImages, tell: Tell) -> Spars
     return SparseCoder.from_dictionary(dictionary, IMAGE_SHAPE, **shared)
 
 
-class Job(NamedTuple):
-    """One cell to be computed: a recipe, or "sparse-coding", "scikit-learn", "known-group"."""
-
-    row: str
-    method: str
-    seed: int
-
-    @property
-    def file_name(self) -> str:
-        """Return where the cell lies inside its folder."""
-        return f"{self.row}.{self.method}.{self.seed}.json"
-
-
 Recipes = dict[str, dict[str, Recipe]]  # by name, then by row
-Watch = Callable[[Job, float, str], None]
 
 
-def learn_scikit_learn(model: ModelSettings, images: RowImages, seed: int) -> SparseCoder:
-    """Learn the dictionary by scikit-learn's MiniBatchDictionaryLearning with positive codes."""
-    from sklearn.decomposition import MiniBatchDictionaryLearning
-
-    learner = MiniBatchDictionaryLearning(
-        model.n_components,
-        alpha=model.sparsity * model.noise_std**2,  # its loss is σ² times ours
-        max_iter=3,
-        tol=0.0,
-        max_no_improvement=None,  # all three passes
-        batch_size=200,
-        fit_algorithm="cd",
-        positive_code=True,
-        random_state=seed,
-    )
-    learner.fit(images.train.double().numpy())
-    dictionary = normalize(torch.from_numpy(learner.components_.T.copy()).float(), dim=0)
-    return SparseCoder.from_dictionary(dictionary, IMAGE_SHAPE, sparsity=model.sparsity, noise_std=model.noise_std)
-
-
-def compute_cell(job: Job, recipes: Recipes, folder: Path, data_dir: Path | None, watch: Watch) -> dict[str, Any]:
+def compute_cell(
+    name: str, method: str, seed: int, recipe: Recipe | None, folder: Path, data_dir: Path | None, tell: Tell
+) -> dict[str, Any]:
     """Compute one cell of the table; the known group, with the ten true digits, is the yardstick for translation."""
-    began, row = time.monotonic(), ROWS[job.row]
-    watch(job, 0.0, "starting")
-    images = load_images(row, job.seed, data_dir)
-
-    def tell(step: Step) -> None:
-        watch(job, step.share, step.note)
-
-    if job.method == "known-group":
-        known = known_translation(embedded_digits(), noise_std=row.model.noise_std, sparsity=row.model.sparsity)
-        cell = measure(LieSparseCoder.from_model(known, IMAGE_SHAPE), None, images.test)
-    elif job.method == "scikit-learn":
-        cell = measure_baseline(learn_scikit_learn(row.model, images, job.seed), images.test)
-    elif job.method == "sparse-coding":
-        order = Order(job.row, row, Recipe(), job.seed, folder)
-        cell = measure_baseline(find_or_learn_baseline(order, images, tell), images.test)
-    else:
-        recipe = recipes[job.method][job.row]
-        run = find_or_learn(Order(job.row, row, recipe, job.seed, folder / job.method), images, tell)
+    began, row = time.monotonic(), ROWS[name]
+    images = load_images(row, seed, data_dir)
+    shared: dict[str, Any] = {"noise_std": row.model.noise_std, "sparsity": row.model.sparsity}
+    if recipe is not None:
+        run = find_or_learn(Order(name, row, recipe, seed, folder / method), images, tell)
         cell = run.metrics | {"epochs": recipe.learning.n_epochs, "history": run.coder.history_}
-    return {"row": job.row, "recipe": job.method, "seed": job.seed} | cell | {"seconds": time.monotonic() - began}
+    elif method == "known-group":
+        known = known_translation(embedded_digits(), **shared)
+        cell = measure(LieSparseCoder.from_model(known, IMAGE_SHAPE), None, images.test)
+    elif method == "scikit-learn":
+        alpha = row.model.sparsity * row.model.noise_std**2  # its loss is σ² times ours
+        rows = learn_by_scikit_learn("dictionary learning", images.train, row.model.n_components, seed, alpha)
+        dictionary = normalize(rows.T.contiguous(), dim=0)
+        cell = measure_baseline(SparseCoder.from_dictionary(dictionary, IMAGE_SHAPE, **shared), images.test)
+    else:
+        order = Order(name, row, Recipe(), seed, folder)
+        cell = measure_baseline(find_or_learn_baseline(order, images, tell), images.test)
+    return {"row": name, "recipe": method, "seed": seed} | cell | {"seconds": time.monotonic() - began}
 
 
-def plan(rows: list[str], recipes: Recipes, n_seeds: int) -> list[Job]:
-    """List all cells of the table, the fast ones first."""
-    jobs = [Job("translation", "known-group", 0)] if "translation" in rows else []
-    jobs += [Job(row, "scikit-learn", 0) for row in rows]
-    jobs += [Job(row, "sparse-coding", seed) for seed in range(n_seeds) for row in rows]
-    return jobs + [Job(row, name, seed) for seed in range(n_seeds) for name in recipes for row in rows]
+def plan(rows: list[str], recipes: Recipes, n_seeds: int, folder: Path, data_dir: Path | None = None) -> list[Job]:
+    """List all cells of the table, the fast ones first: a recipe, or sparse-coding, scikit-learn, known-group."""
+    cells = [("translation", "known-group", 0)] if "translation" in rows else []
+    cells += [(row, "scikit-learn", 0) for row in rows]
+    cells += [(row, "sparse-coding", seed) for seed in range(n_seeds) for row in rows]
+    cells += [(row, name, seed) for seed in range(n_seeds) for name in recipes for row in rows]
+    jobs = []
+    for row, method, seed in cells:
+        recipe = recipes[method][row] if method in recipes else None
+        work = partial(compute_cell, row, method, seed, recipe, folder, data_dir)
+        jobs.append(Job((row, method), seed, {"settings": asdict(recipe or ROWS[row])}, work, 5 if recipe else 1))
+    return jobs
 
 
-def run(
-    jobs: list[Job], recipes: Recipes, folder: Path, *, data_dir: Path | None = None, watch: Watch
-) -> Iterator[tuple[Job, dict[str, Any]]]:
-    """Compute the cells that ``folder`` does not have yet, each written when it is done, and yield all of them.
-
-    A cell on disk counts only if it was made with the same settings.
-    """
-    for job in jobs:
-        path = folder / job.file_name
-        wanted = recipes[job.method][job.row] if job.method in recipes else ROWS[job.row]
-        settings = json.loads(json.dumps(asdict(wanted)))  # as JSON has them
-        try:
-            cell = json.loads(path.read_text(encoding="utf-8"))
-        except (FileNotFoundError, json.JSONDecodeError):
-            cell = {}
-        if cell.get("settings") != settings:
-            cell = compute_cell(job, recipes, folder, data_dir, watch) | {"settings": settings}
-            write_json(path, cell)
-        yield job, cell
-
-
-def flat_cells(found: dict[Job, dict[str, Any]], recipes: Recipes) -> list[dict[str, Any]]:
+def flat_cells(found: Results, recipes: Recipes) -> list[dict[str, Any]]:
     """Return the cells of the recipes for the JSON file, sparse coding of the same row and seed beside each."""
-    cells = []
-    for job, cell in found.items():
-        if job.method in recipes:
-            baseline = found.get(job._replace(method="sparse-coding"), {})
-            kept = {key: value for key, value in cell.items() if key not in ("history", "settings")}
-            cells.append(kept | {"sparse_coding_snr": baseline.get("sparse_coding_snr")})
-    return cells
+    plain = {(*job.names, job.seed): cell.get("sparse_coding_snr") for job, cell in found}
+    return [
+        {key: value for key, value in cell.items() if key not in ("history", "settings")}
+        | {"sparse_coding_snr": plain.get((job.names[0], "sparse-coding", job.seed))}
+        for job, cell in found
+        if job.names[1] in recipes
+    ]
 
 
 def summarize(values: list[float]) -> str:
     """Return mean and range, or the one value."""
-    if not values:
-        return "-"
-    digits = 1 if max(values) >= 10 else 2
-    mean, low, high = (f"{value:.{digits}f}" for value in (statistics.fmean(values), min(values), max(values)))
-    return mean if len(values) == 1 else f"{mean} ({low}-{high})"
+    digits = 1 if max(values, default=0) >= 10 else 2
+    return over_seeds(values, lambda value: f"{value:.{digits}f}", statistics.fmean, "-") if values else "-"
 
 
-def table(found: dict[Job, dict[str, Any]], rows: list[str], recipes: Recipes) -> list[list[str]]:
+def table(found: Results, rows: list[str], recipes: Recipes) -> list[list[str]]:
     """Return the lines of the table: the paper, each recipe, and sparse coding side by side."""
 
     def column(row: str, method: str, key: str) -> str:
-        return summarize([cell[key] for job, cell in found.items() if (job.row, job.method) == (row, method)])
+        return summarize([cell[key] for job, cell in found if job.names == (row, method)])
 
     lines = [["row", "published", *recipes, "published SC", "our SC", "scikit-learn"]]
     for name in rows:
