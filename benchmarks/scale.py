@@ -27,13 +27,13 @@ from liesparse import stiefel, torus
 from liesparse.devices import DRY
 from liesparse.inference import infer_codes
 from liesparse.initialization import random_start, start_from_data
+from liesparse.lattice import half_lattice
 from liesparse.learning import advance, learn
 from liesparse.model import reconstruct
 from liesparse.posterior import AdaptiveEngine, Engine, Evidence, GridEngine, SamplingEngine, make_engine
 from liesparse.reproduce.bench import SHARPNESS, Problem, Shape, alternate, compare_engines, make_problem, peak_memory
 from liesparse.settings import Settings, load_recipe
 from liesparse.state import State
-from liesparse.torus import half_lattice
 from processes import Found, Report, call, measure_server, measure_streaming
 
 BATCH, N_IRREPS, N_COMPONENTS, NOISE = 100, 128, 10, 0.3  # noise of an image over its norm

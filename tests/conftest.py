@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, settings
 
 import typecheck
 from liesparse import stiefel, torus
+from liesparse.lattice import half_lattice
 from liesparse.model import Parameters, uniform_prior
-from liesparse.torus import half_lattice
 
 settings.register_profile(
     "default", deadline=None, max_examples=30, derandomize=True, suppress_health_check=[HealthCheck.too_slow]

@@ -41,8 +41,8 @@ def attack(name: str, folder: Path, seed: int, seconds: float) -> int:
     """Call every entry point on inputs that no honest caller has; return how many calls there were."""
     import torch
 
+    from liesparse.lattice import half_lattice
     from liesparse.posterior import AdaptiveEngine, Ascent, GridEngine, SamplingEngine, kernels
-    from liesparse.torus import half_lattice
 
     kernels.FOLDER = folder
     torch.set_num_threads(1)

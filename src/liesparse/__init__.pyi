@@ -15,6 +15,7 @@ from .inference import infer_codes as infer_codes
 from .inference import map_poses as map_poses
 from .initialization import random_start as random_start
 from .initialization import start_from_data as start_from_data
+from .lattice import half_lattice as half_lattice
 from .learning import learn as learn
 from .metrics import evaluate as evaluate
 from .metrics import snr as snr
@@ -32,6 +33,5 @@ from .posterior import log_likelihood as log_likelihood
 from .settings import Settings as Settings
 from .settings import load_recipe as load_recipe
 from .suggestion import suggest as suggest
-from .torus import half_lattice as half_lattice
 
 __version__: str

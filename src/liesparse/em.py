@@ -17,9 +17,9 @@ from torch import Tensor
 
 from liesparse import stiefel
 from liesparse.devices import read_numbers, to_cpu
+from liesparse.lattice import energy_basis, fitted_lattice
 from liesparse.model import Parameters, unit_columns
 from liesparse.posterior import PoseExpectation
-from liesparse.torus import energy_basis, fitted_lattice
 
 LEAST_USE = 1e-3  # a shape with less than this share of the mean α² stays as it is
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from liesparse import stiefel
 from liesparse._checks import check_count, check_images, check_n_pixels, check_real, reject
 from liesparse.groups import fourier_waves, grid_places
+from liesparse.lattice import half_lattice
 from liesparse.model import Parameters, uniform_prior
-from liesparse.torus import half_lattice
 
 EXACT_PIXELS = 1024  # up to here a D × D matrix is small and quickly decomposed
 SUBSPACE_STEPS = 2

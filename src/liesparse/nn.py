@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from liesparse import stiefel, torus
 from liesparse._checks import check_count, check_group_basis, check_n_pixels, check_real, check_shape, describe, reject
+from liesparse.lattice import half_lattice
 from liesparse.model import Images, Parameters, Poses
 from liesparse.posterior import Evidence
-from liesparse.torus import half_lattice
 
 NO_EVIDENCE = 1e-5  # a pull towards s = 0, so that a flat posterior has a mean and a finite gradient
 POLISH = 2  # Newton-Schulz steps against rounding: W is orthonormal in float32 up to a condition number of V of 300

@@ -20,9 +20,9 @@ from torch import Tensor
 from liesparse import stiefel, torus
 from liesparse.devices import to_cpu
 from liesparse.inference import infer_codes, map_poses
+from liesparse.lattice import useful_frequencies
 from liesparse.model import Parameters
 from liesparse.posterior import PoseEngine
-from liesparse.torus import useful_frequencies
 
 N_IMAGES, IMAGES_PER_COMPONENT = 1500, 60
 TRIAL_STEPS, LAST_STEPS = 5, 40  # M-steps with known poses, of a try and of the one that is taken

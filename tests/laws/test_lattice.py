@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from liesparse.torus import energy_basis, fitted_lattice, half_lattice
+from liesparse.lattice import energy_basis, fitted_lattice, half_lattice
 
 dims = st.integers(1, 4)
 counts = st.integers(1, 60)

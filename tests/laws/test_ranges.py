@@ -12,12 +12,12 @@ from liesparse import stiefel
 from liesparse._checks import orthonormality_error
 from liesparse.baselines import infer_sparse_codes
 from liesparse.inference import infer_codes, map_poses
+from liesparse.lattice import half_lattice
 from liesparse.learning import LearningError, advance
 from liesparse.model import Parameters, uniform_prior
 from liesparse.posterior import ReferenceEngine, engine_of, log_likelihood, pose_natural
 from liesparse.settings import Settings
 from liesparse.state import State
-from liesparse.torus import half_lattice
 
 KINDS = ("noise", "one bright pixel", "constant", "duplicates", "nearly blank", "negative")
 EXPLORING = os.environ.get("HYPOTHESIS_PROFILE") == "explore"

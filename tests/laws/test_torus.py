@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from liesparse import torus
+from liesparse.lattice import half_lattice
 from liesparse.model import apply_transform
-from liesparse.torus import half_lattice
 
 seeds = st.integers(0, 10_000)
 sizes = st.integers(1, 6)

@@ -6,6 +6,7 @@ import torch
 
 from liesparse import torus
 from liesparse.groups import Basis
+from liesparse.lattice import half_lattice
 from liesparse.model import (
     Parameters,
     log_likelihood_given_pose,
@@ -17,7 +18,6 @@ from liesparse.posterior import (
     CompositeEngine,
     ReferenceEngine,
 )
-from liesparse.torus import half_lattice
 
 F64 = torch.float64
 N_OUTER = 24

@@ -11,8 +11,8 @@ from liesparse import LieSparseCoder, torus
 from liesparse.data import embedded_digits, translations
 from liesparse.inference import infer_codes
 from liesparse.initialization import known_translation
+from liesparse.lattice import half_lattice
 from liesparse.posterior import AdaptiveEngine, GridEngine, ReferenceEngine, pose_natural
-from liesparse.torus import half_lattice
 
 F64 = torch.float64
 SCALES = [0.0, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 2.0, 5.0, 10.0]  # 1 is the paper's σ, 10 ten times as sharp

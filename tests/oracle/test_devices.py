@@ -13,6 +13,7 @@ from liesparse.baselines import infer_sparse_codes
 from liesparse.devices import read_numbers
 from liesparse.inference import expect_pose, infer_codes, map_poses, parameter_gradients
 from liesparse.initialization import leading_subspace, random_start, start_from_data
+from liesparse.lattice import half_lattice
 from liesparse.learning import advance, learn
 from liesparse.model import draw_codes, generate, reconstruct
 from liesparse.posterior import (
@@ -27,7 +28,6 @@ from liesparse.posterior import (
 from liesparse.reseed import pose_overlaps
 from liesparse.settings import Settings
 from liesparse.state import State
-from liesparse.torus import half_lattice
 
 META = torch.device("meta")
 SETTINGS = Settings(n_grid=12, n_code_steps=3)

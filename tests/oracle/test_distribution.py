@@ -7,8 +7,8 @@ import torch
 from torch.testing import assert_close
 
 from liesparse import torus
+from liesparse.lattice import half_lattice
 from liesparse.posterior import TorusPosterior
-from liesparse.torus import half_lattice
 
 F64 = torch.float64
 N_DENSE = {1: 4000, 2: 400, 3: 60}

@@ -9,11 +9,11 @@ from torch.testing import assert_close
 
 from liesparse import em, stiefel
 from liesparse.inference import expect_pose
+from liesparse.lattice import energy_basis, half_lattice
 from liesparse.learning import learn
 from liesparse.model import compose, log_likelihood_given_pose, reconstruct
 from liesparse.posterior import ReferenceEngine, log_likelihood, pose_natural
 from liesparse.settings import Settings
-from liesparse.torus import energy_basis, half_lattice
 
 F64 = torch.float64
 

@@ -8,6 +8,7 @@ from torch.testing import assert_close
 
 from liesparse import torus
 from liesparse.inference import infer_codes
+from liesparse.lattice import half_lattice
 from liesparse.model import reconstruct
 from liesparse.posterior import (
     _FACTORIES,
@@ -19,7 +20,6 @@ from liesparse.posterior import (
     register_engine,
 )
 from liesparse.settings import Settings
-from liesparse.torus import half_lattice
 
 F64 = torch.float64
 N_GRID = {1: 120, 2: 120, 3: 48}  # fine enough for the posteriors below

@@ -16,6 +16,7 @@ from liesparse.inference import (
     infer_codes,
     map_poses,
 )
+from liesparse.lattice import half_lattice
 from liesparse.model import reconstruct
 from liesparse.posterior import (
     Evidence,
@@ -26,7 +27,6 @@ from liesparse.posterior import (
     pose_natural,
     refine_poses,
 )
-from liesparse.torus import half_lattice
 
 F64 = torch.float64
 

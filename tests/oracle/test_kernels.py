@@ -11,10 +11,10 @@ import torch
 from torch.testing import assert_close
 
 from liesparse.inference import infer_codes
+from liesparse.lattice import half_lattice
 from liesparse.model import reconstruct
 from liesparse.posterior import AdaptiveEngine, GridEngine, ReferenceEngine, SamplingEngine, kernels, pose_natural
 from liesparse.posterior.kernels import runnable
-from liesparse.torus import half_lattice
 
 F64 = torch.float64
 KERNELS = runnable()  # a kernel that this processor can run but that is not installed is a failure, not a skip
@@ -165,7 +165,7 @@ def test_a_forked_process_has_threads_of_its_own():
     code = f"""
 import os, torch
 torch.set_num_threads(3)
-from liesparse.torus import half_lattice
+from liesparse.lattice import half_lattice
 from liesparse.posterior import GridEngine
 engine, natural = GridEngine(half_lattice(2, 40), 50, kernel={KERNELS[0]!r}), torch.ones(60, 40, 2)
 engine.moments(natural)

@@ -11,10 +11,10 @@ from liesparse import LieSparseCoder, SparseCoder, ToroidalSubgroup, narrow_prio
 from liesparse.baselines import pair_model, pair_statistics
 from liesparse.data import embedded_digits, translations
 from liesparse.initialization import known_translation
+from liesparse.lattice import half_lattice
 from liesparse.model import PosePrior
 from liesparse.posterior import AdaptiveEngine, TorusPosterior, log_likelihood
 from liesparse.stiefel import random_point
-from liesparse.torus import half_lattice
 
 F64 = torch.float64
 PIXEL = 2 * math.pi / 28

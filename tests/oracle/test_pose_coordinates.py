@@ -12,12 +12,12 @@ from liesparse import pose_coordinates as coordinates
 from liesparse import start, torus
 from liesparse.data import embedded_digits, translations
 from liesparse.initialization import leading_subspace
+from liesparse.lattice import half_lattice
 from liesparse.metrics import infer, snr
 from liesparse.model import Parameters, reconstruct, uniform_prior
 from liesparse.pose_coordinates import Seen, faster_poses, fit_poses, improve_coordinates
 from liesparse.posterior import make_engine
 from liesparse.settings import load_recipe
-from liesparse.torus import half_lattice
 
 F64 = torch.float64
 

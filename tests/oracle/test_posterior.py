@@ -7,6 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from liesparse import torus
+from liesparse.lattice import half_lattice
 from liesparse.model import (
     draw_codes,
     generate,
@@ -18,7 +19,6 @@ from liesparse.model import (
     uniform_prior,
 )
 from liesparse.posterior import GridEngine, ReferenceEngine, log_likelihood, pose_natural
-from liesparse.torus import half_lattice
 
 F64 = torch.float64
 ENGINES = [ReferenceEngine, GridEngine]

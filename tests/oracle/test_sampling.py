@@ -12,6 +12,7 @@ from liesparse.data import translations_rotations
 from liesparse.estimators import LieSparseCoder
 from liesparse.inference import infer_codes, map_poses
 from liesparse.initialization import random_start
+from liesparse.lattice import half_lattice
 from liesparse.learning import learn
 from liesparse.model import reconstruct
 from liesparse.posterior import (
@@ -26,7 +27,6 @@ from liesparse.posterior.kernels import runnable
 from liesparse.posterior.sampling import cloud_points, even_points
 from liesparse.reproduce.bench import relative_error
 from liesparse.settings import Settings
-from liesparse.torus import half_lattice
 from scale import own_images, own_naturals
 
 F64 = torch.float64

@@ -10,6 +10,7 @@ from liesparse import stiefel
 from liesparse.baselines import SparseCodingSettings, infer_sparse_codes
 from liesparse.inference import infer_codes, map_poses
 from liesparse.initialization import random_start, start_from_data
+from liesparse.lattice import half_lattice
 from liesparse.learning import LearningError, learn
 from liesparse.metrics import evaluate
 from liesparse.model import (
@@ -22,7 +23,6 @@ from liesparse.model import (
 )
 from liesparse.posterior import GridEngine, log_likelihood
 from liesparse.settings import Settings
-from liesparse.torus import half_lattice
 
 pytestmark = pytest.mark.usefixtures("without_type_checker")
 

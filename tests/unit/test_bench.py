@@ -8,10 +8,10 @@ from torch.testing import assert_close
 
 from liesparse import figures
 from liesparse.inference import infer_codes
+from liesparse.lattice import half_lattice
 from liesparse.posterior import GridEngine
 from liesparse.posterior.kernels import KERNEL_NAMES, runnable
 from liesparse.reproduce import bench
-from liesparse.torus import half_lattice
 
 SMALL = bench.Shape(batch=6)
 

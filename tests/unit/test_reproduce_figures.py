@@ -11,12 +11,12 @@ from liesparse.figures import to_png
 from liesparse.figures.paper import RowPanels
 from liesparse.inference import infer_codes
 from liesparse.initialization import random_start
+from liesparse.lattice import half_lattice
 from liesparse.model import apply_transform
 from liesparse.posterior import AdaptiveEngine, TorusPosterior, pose_natural
 from liesparse.reproduce import figures as work
 from liesparse.reproduce.table1 import FOUND, ROWS, Order, RowImages, find_or_learn, find_or_learn_baseline
 from liesparse.settings import load_recipe
-from liesparse.torus import half_lattice
 
 
 @pytest.fixture(scope="module")

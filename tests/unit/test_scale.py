@@ -16,8 +16,8 @@ from torch.utils.flop_counter import FlopCounterMode
 import processes
 import scale
 from liesparse.data import open_shards
+from liesparse.lattice import half_lattice
 from liesparse.reproduce.bench import alternate
-from liesparse.torus import half_lattice
 
 
 def count_by_formulas(d, n_irreps, k, b, n):

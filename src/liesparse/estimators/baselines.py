@@ -19,9 +19,9 @@ from liesparse.estimators.base import Coder, ImageBatch, ImageEstimator
 from liesparse.files import Sealed
 from liesparse.inference import map_poses
 from liesparse.initialization import leading_subspace
+from liesparse.lattice import half_lattice
 from liesparse.model import Parameters, apply_transform
 from liesparse.posterior import AdaptiveEngine, TorusPosterior, log_likelihood, pose_natural
-from liesparse.torus import half_lattice
 
 
 @dataclass(eq=False, repr=False)

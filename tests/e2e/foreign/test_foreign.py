@@ -16,11 +16,11 @@ import torch
 from torch.testing import assert_close
 
 from liesparse.inference import code_step_size
+from liesparse.lattice import half_lattice
 from liesparse.model import reconstruct
 from liesparse.posterior import AdaptiveEngine, Ascent, SamplingEngine, kernels
 from liesparse.posterior.kernels.sums import GridKernel, SamplingKernel
 from liesparse.posterior.sampling import NUMBERS
-from liesparse.torus import half_lattice
 
 ROOT = Path(__file__).parents[3]
 KERNELS = ROOT / "src/liesparse/posterior/kernels"
