@@ -12,10 +12,10 @@ from torch import Tensor
 from liesparse import torus
 from liesparse.baselines import infer_sparse_codes
 from liesparse.baselines import log_likelihood as plain_log_likelihood
-from liesparse.metrics import template_share
+from liesparse.metrics import code_cost, template_share
 from liesparse.model import Codes, Images, Numbers, Parameters, Poses, apply_transform, reconstruct
 from liesparse.posterior import Evidence, PoseEngine
-from liesparse.verdict import LEAST_FIT, alignments, code_cost
+from liesparse.verdict import LEAST_FIT, alignments
 
 N_MODES = 5
 ALIKE = 0.95  # cosine from which two modes show the same picture

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -279,3 +280,37 @@ def examine(parameters: Parameters, images: Images, engine: PoseEngine) -> Healt
         posterior_width=float(posterior.width.mean()),
         multimodal_share=float((second > first - RIVAL).float().mean()),
     )
+
+
+class Explained(NamedTuple):
+    """How a model explains unit-norm images."""
+
+    codes: Codes
+    left: Numbers  # energy of each image that is left
+    log_likelihood: Numbers  # ln P(I|α̂) at the σ of learning
+    n_axes: int = 0  # of the pose, which was integrated out
+
+
+def code_cost(codes: Codes, sparsity: float) -> Numbers:
+    """Return what the codes of each image cost in nats: λ Σα, and ln K to name each active one."""
+    return sparsity * codes.sum(dim=1) + active_count(codes) * math.log(codes.shape[1])
+
+
+def compare_evidence(parameters: Parameters, models: Sequence[Explained]) -> list[Numbers]:
+    """Return the evidence of each image by each of some models: ln P(I|α̂) less what its codes cost, at one σ for all.
+
+    The σ of learning says how exact a picture should be at first. Where it is large, models that leave a tenth or a
+    thirtieth of a picture hardly differ by it. So it is what the best of them leaves, spread over the columns of W, if
+    that is less. A pose is then known as much better: each axis costs ln of the ratio more, as a Gaussian's does.
+    """
+    n_pixels, n_columns = parameters.group_basis.shape
+    least = min(float(model.left.mean()) for model in models)
+    sharper = min(parameters.noise_std, math.sqrt(max(least, 1e-12) / n_columns))
+    gain, ratio = 0.5 / parameters.noise_std**2 - 0.5 / sharper**2, math.log(parameters.noise_std / sharper)
+    return [
+        model.log_likelihood
+        + gain * model.left
+        + (n_pixels - model.n_axes) * ratio
+        - code_cost(model.codes, parameters.sparsity)
+        for model in models
+    ]

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,13 +15,12 @@ from liesparse.devices import to_cpu
 from liesparse.estimators import LieSparseCoder, SparseCoder
 from liesparse.files import write_atomically, write_json
 from liesparse.inference import infer_codes
-from liesparse.metrics import active_codes, evaluate, examine, snr
-from liesparse.model import Codes, Images, Numbers, Poses, reconstruct
+from liesparse.metrics import Explained, active_codes, compare_evidence, evaluate, examine, snr
+from liesparse.model import Codes, Images, Parameters, Poses, reconstruct
 from liesparse.motions import describe_motion
 from liesparse.posterior import Engine, pose_natural
 from liesparse.settings import EvaluationSettings
 from liesparse.training import N_MONITORED
-from liesparse.verdict import code_cost
 
 MODEL, BASELINE, LARGE = "model.safetensors", "baseline.safetensors", "baseline_large.safetensors"
 SETTINGS, METRICS, HISTORY, CHECKPOINTS = "run.json", "metrics.json", "history.json", "checkpoints"
@@ -132,7 +132,12 @@ def measure(
     engine, few = evaluation.make_engine(model), images[:N_MONITORED]
     found = evaluate(model, images, engine, refine=evaluation.refine)
     codes, poses = (part.to(model.device) for part in coder.infer(images))
-    exact = quality(codes, snr(images, reconstruct(model, codes, poses)), coder.score_samples(images), model.sparsity)
+    ours = Explained(
+        codes, 1 / snr(images, reconstruct(model, codes, poses)), coder.score_samples(images).to(codes), poses.shape[1]
+    )
+    both = (("sparse_coding", baseline), ("large_baseline", large_baseline))
+    plain = {name: one for name, one in both if one is not None}
+    exact, *plainly = compare(model, [ours, *(explained_by(one, images) for one in plain.values())])
     health = examine(model, few, engine)
     metrics: dict[str, Any] = {
         "n_test_images": len(images),
@@ -156,8 +161,10 @@ def measure(
         sample_size = float(engine.effective_sample_size(natural).min())
         if math.isfinite(sample_size):
             metrics["least_effective_sample_size"] = sample_size
-    metrics |= measure_baseline(baseline, images) if baseline is not None else {}
-    return metrics | (measure_baseline(large_baseline, images, "large_baseline") if large_baseline is not None else {})
+    for (name, one), found_plainly in zip(plain.items(), plainly, strict=True):
+        metrics[f"{name}_components"] = len(one.components_)
+        metrics |= {f"{name}_{key}": value for key, value in found_plainly.items()}
+    return metrics
 
 
 def motion_in_words(coder: LieSparseCoder, codes: Codes, poses: Poses, image_shape: tuple[int, ...]) -> str:
@@ -166,19 +173,29 @@ def motion_in_words(coder: LieSparseCoder, codes: Codes, poses: Poses, image_sha
     return describe_motion(coder.model_, codes, poses, image_shape) if found else ""
 
 
-def measure_baseline(baseline: SparseCoder, images: Images, name: str = "sparse_coding") -> dict[str, Any]:
-    """Return the held-out quality of plain sparse coding."""
-    images = to_cpu(images)
-    ratios, scores = snr(images, baseline.reconstruct(images)), baseline.score_samples(images)
-    found = quality(baseline.transform(images), ratios, scores, baseline.sparsity)
-    return {f"{name}_components": len(baseline.components_)} | {f"{name}_{key}": found[key] for key in found}
+def explained_by(baseline: SparseCoder, images: Images) -> Explained:
+    """Return how plain sparse coding explains images."""
+    on_cpu = to_cpu(images)
+    left, scores = 1 / snr(on_cpu, baseline.reconstruct(on_cpu)), baseline.score_samples(on_cpu)
+    return Explained(baseline.transform(on_cpu).to(images), left.to(images), scores.to(images))
 
 
-def quality(codes: Codes, ratios: Numbers, scores: Numbers, sparsity: float) -> dict[str, float]:
-    """Return the means over images of the SNR, active codes, the evidence and ln P(I|α̂), from those of each."""
+def measure_baseline(baseline: SparseCoder, images: Images) -> dict[str, Any]:
+    """Return the held-out quality of plain sparse coding alone."""
+    found = {"components": len(baseline.components_)} | quality(explained_by(baseline, images))
+    return {f"sparse_coding_{name}": value for name, value in found.items()}
+
+
+def quality(explained: Explained) -> dict[str, float]:
+    """Return the means over images of SNR, active codes and ln P(I|α̂)."""
     return {
-        "snr": float(ratios.mean()),
-        "active_codes": active_codes(codes),
-        "evidence": float((scores.to(codes) - code_cost(codes, sparsity)).mean()),  # less what the codes cost
-        "log_likelihood": float(scores.mean()),
+        "snr": float((1 / explained.left).mean()),
+        "active_codes": active_codes(explained.codes),
+        "log_likelihood": float(explained.log_likelihood.mean()),
     }
+
+
+def compare(model: Parameters, models: Sequence[Explained]) -> list[dict[str, float]]:
+    """Return the quality of several models, with the evidence by which they are compared."""
+    each = zip(models, compare_evidence(model, models), strict=True)
+    return [quality(one) | {"evidence": float(evidence.mean())} for one, evidence in each]

@@ -2,13 +2,13 @@
 
 A motion was found where the model explains the pictures (all but their noise), where pictures of one template lie in
 different poses and look different there, and where it has more evidence than plain sparse coding with as many shapes,
-and with as many free numbers, which may explain as much, but needs more codes for it.
+and with as many free numbers. All three are compared at one σ: what the best of them leaves of the pictures.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -19,13 +19,12 @@ from liesparse.baselines import SparseCodingSettings, infer_sparse_codes, learn_
 from liesparse.baselines import log_likelihood as plain_log_likelihood
 from liesparse.data.images import edge_pixels
 from liesparse.devices import to_cpu
-from liesparse.metrics import active_codes, active_count, infer, snr, template_share
+from liesparse.metrics import Explained, active_codes, compare_evidence, infer, template_share
 from liesparse.model import Codes, Images, Numbers, Parameters, Poses, reconstruct
 from liesparse.posterior import PoseEngine, log_likelihood
 from liesparse.symmetry import centred_poses
 
 LEAST_EXPLAINED = 0.85  # of the pictures, noise apart
-LEFT = 3.0  # what may be left, over what plain sparse coding leaves by its many codes, noise apart in both
 MOST_NOISE = 0.99
 LEAST_FIT = 0.5  # share of a picture that must be explained, noise apart, to be one of the model's kind
 FIT_SLACK, FIT_DEVIATIONS = 0.1, 6.0  # where most are explained better: so far below the median, the larger of the two
@@ -117,7 +116,10 @@ class Verdict(NamedTuple):
                 "or another --seed; `liesparse suggest DATA` compares some."
             )
         if not self.n_motions:
-            return "The pictures of each template do not move: plain sparse coding is enough for them."
+            return (
+                "The pictures of each template do not move in this model. If they should: try "
+                f"{self._other_motion}, other numbers of --components, or more images."
+            )
         return (
             "By evidence, shapes that do not move explain the pictures as well: they may have no motion in common. If "
             f"they have one, try {self._other_motion}, or more images."
@@ -145,22 +147,21 @@ def judge(
     _, _, codes, poses, found = infer(parameters, images, engine)
     seen = seen or poses_of_many(parameters, training_images, engine)
     effects = motion_effects(parameters, *seen)
-    dictionary = (plain_dictionary(parameters, training_images) if plain is None else plain).to(images)
-    shared: dict[str, Any] = {"noise_std": parameters.noise_std, "sparsity": parameters.sparsity}
-    plainly = infer_sparse_codes(dictionary, images, **shared) @ dictionary.T
-    evidence = log_likelihood(parameters, images, codes, engine) - code_cost(codes, parameters.sparsity)
-    better = True
-    for still in (dictionary, plain_dictionary(parameters, training_images, parameters.n_components).to(images)):
-        plain_codes = infer_sparse_codes(still, images, **shared)
-        plain_evidence = plain_log_likelihood(still, images, plain_codes, noise_std=parameters.noise_std)
-        plain_evidence = plain_evidence - code_cost(plain_codes, parameters.sparsity)
-        better = better and float((evidence - plain_evidence).mean()) > 0
+    large = plain_dictionary(parameters, training_images) if plain is None else plain
+    small = plain_dictionary(parameters, training_images, parameters.n_components)
+    ours = Explained(
+        codes,
+        (images - found).square().sum(dim=1),
+        log_likelihood(parameters, images, codes, engine),
+        n_axes=parameters.torus_dim,
+    )
+    theirs = [explain_plainly(parameters, one.to(images), images) for one in (large, small)]
+    evidence, *of_still = compare_evidence(parameters, (ours, *theirs))
+    better = all(float((evidence - other).mean()) > 0 for other in of_still)
     noise = noise_share(parameters, images)
-    left, plain_left = (float((images - one).square().sum(dim=1).mean()) - noise for one in (found, plainly))
-    explained = min(1.0, max(0.0, 1 - left / (1 - noise)))
+    explained = min(1.0, max(0.0, 1 - (float(ours.left.mean()) - noise) / (1 - noise)))
     n_motions = sum(effect >= LEAST_EFFECT for effect in effects)
-    good = explained >= LEAST_EXPLAINED and n_motions > 0 and better and left < LEFT * plain_left
-    ours, theirs = (float(snr(images, one).mean()) for one in (found, plainly))
+    good = explained >= LEAST_EXPLAINED and n_motions > 0 and better
     fit = alignments(images, found, noise).square()
     _, least_fit = usual(fit.clamp(max=1), FIT_SLACK, FIT_DEVIATIONS, LEAST_FIT)
     usual_share, least_share = usual(template_share(parameters, codes, poses), SPREAD_SLACK, SPREAD_DEVIATIONS)
@@ -170,8 +171,8 @@ def judge(
         parameters.torus_dim,
         explained,
         effects,
-        snr=ours,
-        plain_snr=theirs,
+        snr=float((1 / ours.left).mean()),
+        plain_snr=float((1 / theirs[0].left).mean()),
         pair_share=pair_share,
         n_starts=n_starts,
         n_agreed=n_agreed,
@@ -288,9 +289,13 @@ def poses_of_many(parameters: Parameters, images: Images, engine: PoseEngine) ->
     return torch.cat(codes), torch.cat(poses)
 
 
-def code_cost(codes: Codes, sparsity: float) -> Numbers:
-    """Return what the codes of each image cost in nats: λ Σα, and ln K to name each active one."""
-    return sparsity * codes.sum(dim=1) + active_count(codes) * math.log(codes.shape[1])
+def explain_plainly(
+    parameters: Parameters, dictionary: Float[Tensor, "pixel plain_component"], images: Images
+) -> Explained:
+    """Return how shapes that do not move explain images, at the λ and σ of a model."""
+    codes = infer_sparse_codes(dictionary, images, noise_std=parameters.noise_std, sparsity=parameters.sparsity)
+    left = (images - codes @ dictionary.T).square().sum(dim=1)
+    return Explained(codes, left, plain_log_likelihood(dictionary, images, codes, noise_std=parameters.noise_std))
 
 
 def plain_dictionary(

@@ -1,16 +1,19 @@
 """The verdict: right about a known group with moving pictures, about still ones, and about noise."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 from liesparse import LieSparseCoder, training
 from liesparse import verdict as room
 from liesparse.data import embedded_digits, translations
 from liesparse.initialization import known_translation
+from liesparse.metrics import Explained, code_cost, compare_evidence, infer
 from liesparse.model import reconstruct
-from liesparse.posterior import AdaptiveEngine
+from liesparse.posterior import AdaptiveEngine, log_likelihood
 from liesparse.settings import ModelSettings, load_recipe
 from liesparse.verdict import (
     LEAST_FIT,
@@ -61,6 +64,37 @@ def test_a_motion_is_not_found_where_as_many_still_shapes_have_more_evidence(mod
     said = judged(model, images)
     assert not said.found
     assert "shapes that do not move" in said.advice
+
+
+def test_models_are_compared_at_the_sigma_that_the_best_of_them_leaves(model):
+    """Against ln P(I|α̂) at that σ, brute force for shapes that do not move: the pose of ours costs as a Gaussian's."""
+    images, still = images_of(6), images_of(0, seed=1)[:4].T.contiguous()
+    engine = AdaptiveEngine(model.frequencies)
+    _, _, codes, _, found = infer(model, images, engine)
+    left = (images - found).square().sum(dim=1)
+    ours = Explained(codes, left, log_likelihood(model, images, codes, engine), n_axes=2)
+    theirs = room.explain_plainly(model, still, images)
+    evidence, of_still = compare_evidence(model, (ours, theirs))
+    sharper = replace(model, noise_std=math.sqrt(float(left.mean()) / model.group_basis.shape[1]))
+    exact = log_likelihood(sharper, images, codes, engine) - code_cost(codes, model.sparsity)
+    assert sharper.noise_std < 0.5 * model.noise_std
+    assert float((evidence - exact).abs().median()) < 0.5
+    by_hand = torch.distributions.Normal(theirs.codes @ still.T, sharper.noise_std).log_prob(images).sum(dim=1)
+    assert_close(of_still, by_hand - code_cost(theirs.codes, model.sparsity), rtol=1e-3, atol=0.1)
+    # Where the best leaves more than σ says, σ stays: that of noise.
+    poor = ours._replace(left=torch.full_like(left, 9.0))
+    assert_close(compare_evidence(model, (poor,))[0], ours.log_likelihood - code_cost(codes, model.sparsity))
+
+
+def test_what_a_large_sigma_hardly_tells_apart_is_told_by_what_is_left(model):
+    """Half as much left of a picture as by still shapes, but a pose that costs six nats: at σ = 0.1 that is no gain."""
+    codes, constant = torch.eye(4)[:2], 0.5 * 784 * math.log(2 * math.pi * 0.01)
+    less, more = torch.full((2,), 0.03), torch.full((2,), 0.06)
+    ours = Explained(codes, less, -less / 0.02 - constant - 6, n_axes=2)
+    theirs = Explained(codes, more, -more / 0.02 - constant)
+    assert float((ours.log_likelihood - theirs.log_likelihood).max()) < -4
+    evidence, of_still = compare_evidence(model, (ours, theirs))
+    assert float((evidence - of_still).min()) > 50
 
 
 def test_many_templates_in_a_picture_are_told(model):

@@ -16,9 +16,9 @@ from liesparse._checks import check_matrix, reject
 from liesparse.data import LoadedData, parse_spec
 from liesparse.devices import to_cpu
 from liesparse.figures import look_of, to_contrast
-from liesparse.metrics import snr, templates_alive
+from liesparse.metrics import Explained, snr, templates_alive
 from liesparse.model import apply_transform, reconstruct, undo_transform
-from liesparse.run_directory import Run, measure_baseline, motion_in_words, quality
+from liesparse.run_directory import Run, compare, explained_by, motion_in_words
 from liesparse.torus import wrap
 
 MOST_IMAGES = 1000  # from which the report is made
@@ -70,10 +70,14 @@ class Findings:
         self.reconstructions = reconstruct(model, self.codes, self.poses)
         self.ratios = snr(images, self.reconstructions)  # of each image
         width = self.posterior[: MOST_WIDTHS.get(model.torus_dim, 20)].width
-        self.ours: dict[str, float] = quality(self.codes, self.ratios, scores, model.sparsity)
+        still = [one for one in (run.baseline, run.large_baseline) if one is not None]
+        ours = Explained(self.codes, 1 / self.ratios, scores.to(self.codes), self.poses.shape[1])
+        self.ours, *plain = compare(model, [ours, *(explained_by(one, images) for one in still)])
+        self.plain = [  # plain sparse coding beside it
+            {"plain_components": len(one.components_), **{f"plain_{name}": value for name, value in found.items()}}
+            for one, found in zip(still, plain, strict=True)
+        ]
         self.ours |= {"templates_alive": templates_alive(self.codes), "posterior_width": float(width.mean())}
-        plain = (run.baseline, run.large_baseline)
-        self.plain = [measure_baseline(one, images, "plain") for one in plain if one is not None]
         known = coder.pose_ranges_
         self.ranges = (  # of each template and axis: the middle, and the ends of its poses about it
             symmetry.pose_ranges(self.codes, self.poses) if known is None else torch.from_numpy(known).to(images)
