@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from liesparse import torus
@@ -20,6 +20,17 @@ from liesparse.verdict import LEAST_FIT, alignments
 N_MODES = 5
 ALIKE = 0.95  # cosine from which two modes show the same picture
 LEAST_CONFIDENCE = 0.5  # below, half of the picture or half of the posterior says something else
+NO_MOTION, BLANK, STRANGE, UNMOVED, SPREAD, UNEXPLAINED, POSE = range(1, 8)
+DOUBTS = (  # why an image is not to be trusted, the worst first; of the last one only the pose is not
+    "",
+    "no motion was found",
+    "it is blank",
+    "it is like no template",
+    "its template was never seen moving",
+    "it is spread over several templates",
+    "much of it is not explained",
+    "it looks alike in other poses",
+)
 
 
 class Confidence(NamedTuple):
@@ -32,6 +43,7 @@ class Confidence(NamedTuple):
     sharpness: Numbers  # of the coordinate that is known best, the length of E[exp(is)]: 0 where any pose will do
     template_share: Numbers  # of what the model makes of it, what its largest template alone would be
     uncertain: Bool[Tensor, " batch"]  # not to be trusted
+    doubt: Int[Tensor, " batch"]  # why not: a place in DOUBTS, 0 where there is none
 
 
 def mode_shares(
@@ -101,5 +113,9 @@ def rate_confidence(
     spread = template_share(parameters, codes, poses)
     confidence = fit * share * sharpness * spread
     # A sum of shapes may be what pictures of this model are: then it is no doubt.
-    uncertain = (confidence < LEAST_CONFIDENCE * usual_share) | (fit < least_fit) | (spread < least_share)
-    return Confidence(confidence, alignment, share, gain, sharpness, spread, uncertain)
+    weakest = torch.tensor((UNEXPLAINED, SPREAD, POSE), device=images.device)
+    doubt = weakest[torch.stack((fit, spread, share * sharpness)).argmin(dim=0)]
+    doubt = doubt * (confidence < LEAST_CONFIDENCE * usual_share)
+    doubt = torch.where(spread < least_share, SPREAD, doubt)
+    doubt = torch.where(fit < least_fit, STRANGE, doubt)
+    return Confidence(confidence, alignment, share, gain, sharpness, spread, doubt > 0, doubt)

@@ -73,12 +73,12 @@ def learn_motion(
     shared, signal = float(common.square().sum()), (parameters.noise_std / PAPER_NOISE) ** 2  # as in suggest_noise
     if shared > MUCH_COMMON:  # what is left says which images are alike, and how they move
         signal *= (1 - MUCH_COMMON) / (1 - shared)
+        coords, own = coords - common, torch.nn.functional.normalize(coords - common, dim=1)
     else:
-        common = torch.zeros_like(common)
-    own = coords - common
-    near = find_neighbours(torch.nn.functional.normalize(own, dim=1), N_NEIGHBOURS, TOO_NEAR * min(1.0, signal))
-    turn, limit = _learn_turn(own, common, near, parameters, engine, generator)
-    planes = (coords[:N_SORTED] @ turn).unflatten(1, (-1, 2))
+        common, own = torch.zeros_like(common), coords
+    near = find_neighbours(own, N_NEIGHBOURS, TOO_NEAR * min(1.0, signal))
+    turn, limit = _learn_turn(coords, common, near, parameters, engine, generator)
+    planes = ((coords + common)[:N_SORTED] @ turn).unflatten(1, (-1, 2))
     few = planes[:N_CANDIDATES]
     carried = (_carry(one, few, parameters, engine)[0] for one in few)
     explained = torch.stack([(few - moved).square().sum(dim=(1, 2)) < limit for moved in carried])

@@ -10,6 +10,7 @@ from PIL import Image
 
 from liesparse import LieSparseCoder, embedded_digits, translations
 from liesparse.canonical import picture_names, refine_generators
+from liesparse.confidence import BLANK, NO_MOTION, POSE, SPREAD, STRANGE, UNMOVED
 from liesparse.data import translations_rotations
 from liesparse.figures import spread
 from liesparse.groups import Rotations, Translations
@@ -87,15 +88,17 @@ def test_moved_shapes_are_trusted_and_noise_is_not(coder, data):
     noise = np.random.RandomState(0).rand(20, 14, 14)
     unsure = coder.confidence(noise)
     assert unsure.uncertain.all()
+    assert set(unsure.doubt) == {STRANGE}
+    assert not sure.doubt.any()
     assert isinstance(unsure.uncertain, np.ndarray)  # as everything that comes from arrays
-    assert coder.confidence(np.zeros((1, 14, 14))).uncertain.all()
+    assert coder.confidence(np.zeros((1, 14, 14))).doubt.tolist() == [BLANK]
 
 
 def test_without_a_motion_no_pose_is_trusted(coder, data):
     effects, numbers = (0.0, 0.0), (30.0, 20.0)
     verdict = Verdict(False, 0, 2, 0.9, effects, *numbers)
     doubted = LieSparseCoder.from_model(coder.model_, (14, 14), verdict=verdict)
-    assert doubted.confidence(data.images[:5]).uncertain.all()
+    assert (doubted.confidence(data.images[:5]).doubt == NO_MOTION).all()
     found = LieSparseCoder.from_model(coder.model_, (14, 14), verdict=verdict._replace(found=True))
     assert not found.confidence(data.images[:5]).uncertain.any()
 
@@ -134,7 +137,7 @@ def test_a_picture_of_several_templates_is_doubted_unless_that_is_usual(coder, d
     sure = single.confidence(pairs)
     assert sure.alignment.min() > 0.95  # nothing but the number of templates is wrong with them
     assert sure.mode_share.min() > 0.9
-    assert sure.uncertain.all()
+    assert (sure.doubt == SPREAD).all()
     usual = verdict._replace(n_codes=2.0, usual_share=0.7, least_share=0.5)
     several = LieSparseCoder.from_model(coder.model_, (14, 14), verdict=usual)
     assert not several.confidence(pairs).uncertain.any()
@@ -144,7 +147,7 @@ def test_a_picture_of_several_templates_is_doubted_unless_that_is_usual(coder, d
 def test_pictures_of_a_template_that_was_never_seen_moving_are_doubted(coder, data):
     verdict = Verdict(True, 2, 2, 0.97, (0.5, 0.5), 30.0, 4.0, unmoved=(3, 7))
     known = LieSparseCoder.from_model(coder.model_, (14, 14), verdict=verdict)
-    doubted = known.confidence(data.images).uncertain
+    doubted = known.confidence(data.images).doubt == UNMOVED
     assert (doubted == np.isin(coder.infer(data.images).codes.argmax(axis=1), (3, 7))).all()
     assert 0 < int(doubted.sum()) < len(data.images)
 
@@ -181,6 +184,7 @@ def test_a_picture_that_any_pose_explains_is_not_trusted():
     assert float(sure.alignment) > 0.99
     assert float(sure.sharpness) < 0.1
     assert bool(sure.uncertain)
+    assert int(sure.doubt) == POSE
 
 
 def test_an_axis_that_changes_nothing_is_no_doubt(shapes):
@@ -196,10 +200,11 @@ def test_an_axis_that_changes_nothing_is_no_doubt(shapes):
 def test_results_say_whose_they_are(folder):
     done = run("infer", folder / "run", f"{folder / 'digits'}:size=14", "--out", folder / "found.csv")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 of them uncertain" in done.stdout
+    assert "1 of them uncertain, do not trust these: 1 as it is like no template." in " ".join(done.stdout.split())
     rows = list(csv.DictReader((folder / "found.csv").read_text().splitlines()))
     assert {row["file"]: row["label"] for row in rows}["b/01.bmp"] == "b"
     assert [row["file"] for row in rows if row["uncertain"] == "True"] == ["a/noise.bmp"]
+    assert [row["file"] for row in rows if row["doubt"]] == ["a/noise.bmp"]
     assert run("infer", folder / "run", f"{folder / 'digits'}:size=14", "--out", folder / "found.npz").returncode == 0
     assert np.load(folder / "found.npz")["file"][0] == "a/00.bmp"
 

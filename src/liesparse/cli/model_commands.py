@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -65,6 +66,8 @@ def _describe(coder: LieSparseCoder, rows: ImagesInOrder) -> tuple[Any, ...]:
     """
     import numpy as np
 
+    from liesparse.confidence import DOUBTS
+
     parts = []
     console.print(rows.summary())
     with common.ProgressBar("images") as bar:
@@ -74,7 +77,8 @@ def _describe(coder: LieSparseCoder, rows: ImagesInOrder) -> tuple[Any, ...]:
             done = place * CHUNK + len(chunk)
             bar.show(f"{done:,} of {len(rows.images):,}", done, len(rows.images))
     found = [np.concatenate([np.asarray(part) for part in column]) for column in zip(*parts, strict=True)]
-    return *found[:4], dict(zip(confidence._fields, found[4:], strict=True))
+    how_sure = dict(zip(confidence._fields, found[4:], strict=True))
+    return *found[:4], how_sure | {"doubt": np.array(DOUBTS)[how_sure["doubt"]]}
 
 
 def _check_suffix(option: str, out: Path, *known: str) -> str:
@@ -115,7 +119,7 @@ def infer(
         columns |= coder.poses_in_units(poses)  # in pixels or degrees
     columns["log_likelihood"] = scores
     write_table(out, columns | how_sure, arrays | how_sure)
-    console.print(f"{count(len(codes), 'image')}, in {out}.{_doubts(how_sure['uncertain'])}")
+    console.print(f"{count(len(codes), 'image')}, in {out}.{_doubts(how_sure['doubt'])}")
 
 
 def _whose(rows: ImagesInOrder) -> dict[str, Any]:
@@ -126,9 +130,11 @@ def _whose(rows: ImagesInOrder) -> dict[str, Any]:
     return {"image": rows.places, "file": np.array(rows.files), **labels}
 
 
-def _doubts(uncertain: Any) -> str:
-    """Say how many images are not to be trusted."""
-    return f" {int(uncertain.sum()):,} of them uncertain: do not trust these." if uncertain.any() else ""
+def _doubts(reasons: Any) -> str:
+    """Say how many images are not to be trusted, and why."""
+    why = Counter(reason for reason in reasons.tolist() if reason)
+    each = "; ".join(f"{n:,} as {reason}" for reason, n in why.most_common())
+    return f" {why.total():,} of them uncertain, do not trust these: {each}." if why else ""
 
 
 def canonicalize(
@@ -180,7 +186,7 @@ def canonicalize(
     shown = [image.max() - image for image in canonical] if warp and inverted else canonical
     sheet = figures.before_and_after(list(before), shown, doubtful, inverted)
     files.write_atomically(out / "sheet.png", figures.to_png(sheet))
-    console.print(f"{count(len(names), 'image')}, in {out}.{_doubts(doubtful)} Look at {out / 'sheet.png'}.")
+    console.print(f"{count(len(names), 'image')}, in {out}.{_doubts(how_sure['doubt'])} Look at {out / 'sheet.png'}.")
 
 
 def traverse(

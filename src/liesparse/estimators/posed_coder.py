@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from liesparse._checks import check_count
-from liesparse.confidence import Confidence, rate_confidence
+from liesparse.confidence import BLANK, NO_MOTION, STRANGE, UNMOVED, Confidence, rate_confidence
 from liesparse.devices import to_cpu
 from liesparse.estimators.base import Array, Coder, ImageBatch
 from liesparse.inference import infer_codes, map_poses
@@ -187,10 +187,14 @@ class PosedCoder(Coder):
         usual = {} if verdict is None else {name: getattr(verdict, name) for name in names}
         rated = rate_confidence(model, images.rows, codes, poses, scores, *known, engine_of(model), **usual)
         blank = images.norms[:, 0] == 0  # of which nothing is known
-        doubted = rated.uncertain | blank | (verdict is not None and not verdict.found)  # no motion: no pose to trust
+        doubt = rated.doubt
         if verdict is not None and verdict.unmoved:  # nobody saw their templates move
-            doubted |= torch.isin(codes.argmax(dim=1), torch.tensor(verdict.unmoved).to(codes.device))
-        rated = rated._replace(confidence=rated.confidence * ~blank, uncertain=doubted)
+            unmoved = torch.isin(codes.argmax(dim=1), torch.tensor(verdict.unmoved).to(codes.device))
+            doubt = torch.where(unmoved & (doubt != STRANGE), UNMOVED, doubt)
+        doubt = torch.where(blank, BLANK, doubt)
+        if verdict is not None and not verdict.found:  # no pose to trust
+            doubt = torch.full_like(doubt, NO_MOTION)
+        rated = rated._replace(confidence=rated.confidence * ~blank, uncertain=doubt > 0, doubt=doubt)
         found, confidence = map(images.restore, (codes, poses)), Confidence(*map(images.restore, rated))
         return Description(Inference(*found), posterior, images.restore(scores), confidence)
 

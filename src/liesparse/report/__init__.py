@@ -76,7 +76,10 @@ def _sections(found: Findings, history: Sequence[Mapping[str, Any]], pictures: F
         "factor_plots": _factor_plots(found, pictures),
         "changes": [_changes(found, fit, pictures) for fit in found.group.axes],
         "traversals": [_traversal(found, *each, pictures) for each in enumerate(found.reach())],
-        "doubtful": [(found.names[row], _tile(found.shown(found.images[row]), found)) for row in found.doubtful()[:24]],
+        "doubtful": [
+            (found.names[row], found.doubt(row), _tile(found.shown(found.images[row]), found))
+            for row in found.doubtful()[:24]
+        ],
         "examples": _examples(found, pictures),
         "curves": _curves(history, pictures),
         **_planes(found, pictures),
@@ -190,7 +193,7 @@ def _example(found: Findings, row: int, name: str, files: Files) -> dict[str, An
     posterior = files[f"posterior-{name}.png"] = page.draw_posterior(found.posterior[row])
     pictures = {label: _tile(pixels, found) for label, pixels in zip(labels, triple, strict=True)}
     sure = {key: float(values[row]) for key, values in found.confidence._asdict().items()}
-    known = {"name": found.names[row], "snr": float(found.ratios[row]), "sure": sure}
+    known = {"name": found.names[row], "snr": float(found.ratios[row]), "sure": sure, "doubt": found.doubt(row)}
     return known | {"pictures": pictures, "codes": codes, "posterior": posterior}
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from liesparse import symmetry
 from liesparse._checks import check_matrix, reject
+from liesparse.confidence import DOUBTS
 from liesparse.data import LoadedData, parse_spec
 from liesparse.devices import to_cpu
 from liesparse.figures import look_of, to_contrast
@@ -122,7 +123,7 @@ class Findings:
 
     def examples(self) -> tuple[list[int], list[int]]:
         """Return images of which the model is surest, each of another template if there are, and least sure."""
-        order = self.confidence.confidence.argsort(descending=True, stable=True).tolist()
+        order = self._least_sure_first()[::-1]
         templates = self.largest.tolist()
         first = {templates[row]: row for row in reversed(order)}  # the surest of each template
         best = sorted(first.values(), key=order.index)[:N_EXAMPLES]
@@ -131,8 +132,17 @@ class Findings:
 
     def doubtful(self) -> list[int]:
         """Return the images that are not to be trusted, the worst first."""
-        order = self.confidence.confidence.argsort(stable=True).tolist()
-        return [row for row in order if bool(self.confidence.uncertain[row])]
+        return [row for row in self._least_sure_first() if bool(self.confidence.uncertain[row])]
+
+    def doubt(self, row: int) -> str:
+        """Return why an image is not to be trusted, nothing if it is."""
+        return DOUBTS[int(self.confidence.doubt[row])]
+
+    def _least_sure_first(self) -> list[int]:
+        """Return all images by the kind of doubt, the worst first, and those of one kind by confidence."""
+        kinds = torch.where(self.confidence.uncertain, self.confidence.doubt, len(DOUBTS))
+        order = self.confidence.confidence.argsort(stable=True)
+        return order[kinds[order].argsort(stable=True)].tolist()
 
     def unmoved(self) -> list[int]:
         """Return the templates of these images that were seen too rarely, or never moving, to trust their poses."""
