@@ -23,13 +23,13 @@ LEAST_CONFIDENCE = 0.5  # below, half of the picture or half of the posterior sa
 NO_MOTION, BLANK, STRANGE, UNMOVED, SPREAD, UNEXPLAINED, POSE = range(1, 8)
 DOUBTS = (  # why an image is not to be trusted, the worst first; of the last one only the pose is not
     "",
-    "no motion was found",
-    "it is blank",
-    "it is like no template",
-    "its template was never seen moving",
-    "it is spread over several templates",
-    "much of it is not explained",
-    "it looks alike in other poses",
+    "no motion found",
+    "blank",
+    "like no template",
+    "of a template never seen moving",
+    "spread over several templates",
+    "largely not explained",
+    "alike in other poses",
 )
 
 

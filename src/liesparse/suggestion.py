@@ -19,7 +19,7 @@ from liesparse.start import FEW_IMAGES, make_start
 
 N_HELD_OUT = 300
 MOST_COMPONENTS = 60
-FACTORS = (0.5, 1.0, 2.0)  # numbers of templates that are tried, over the one that the pairs explained tell
+FACTORS = (0.5, 1.0, 2.0)  # numbers of templates that are tried first, over the one that the pairs explained tell
 
 
 class Trial(NamedTuple):
@@ -51,8 +51,8 @@ def suggest(
     """Try small torus dimensions and numbers of templates on images, and recommend one by held-out evidence.
 
     For each number of axes a motion is learned from pairs of images; how many pairs it explains tells how many shapes
-    there are, and half and twice as many are tried too. The best evidence decides, rather for too many than for too
-    few: a template too many is harmless, one that is two shapes at once is not. What is returned has ``torus_dim``,
+    there are, and half and twice as many are tried too, and so on as long as the least or the most is best. The best
+    evidence decides. What is returned has ``torus_dim``,
     ``n_components`` and ``noise_std`` for :class:`liesparse.LieSparseCoder`, and the ``trials``.
 
     Parameters
@@ -82,13 +82,26 @@ def suggest(
         noise_std, engine = start.noise_std, engine_for(start, recipe.learning)
         motion = learn_motion(start, seen, engine, generator=generator)
         likely = round(1 / max(motion.share, 1 / MOST_COMPONENTS))  # as many shapes, if so many pairs are of one
-        for n_components in sorted({max(1, round(likely * factor)) for factor in FACTORS}):
+        tried: dict[int, float] = {}
+        to_try = sorted({max(1, round(likely * factor)) for factor in FACTORS})
+        while to_try:
+            n_components = to_try.pop(0)
             health = examine(choose_shapes(motion, n_components, engine), held_out, engine)
             # A density of K codes is larger the more codes there are; to name an active one costs ln K.
             free, named = n_components * math.log(start.sparsity), health.active_codes * math.log(n_components)
             evidence = health.objective - free - named
             trials.append(Trial(torus_dim, n_components, evidence, health.snr, motion.share))
+            tried[n_components] = evidence
+            to_try = to_try or _beyond(tried)
             if callback is not None:
                 callback(trials[-1])
     best = max(trials, key=lambda trial: trial.evidence)
     return Suggestion(best.torus_dim, best.n_components, noise_std, tuple(trials))
+
+
+def _beyond(tried: dict[int, float]) -> list[int]:
+    """Return the number of templates to try next: beyond the best one, where that is the most or the least."""
+    best = max(tried, key=lambda n_components: tried[n_components])
+    if best == max(tried) and 2 * best <= MOST_COMPONENTS:
+        return [2 * best]
+    return [best // 2] if best == min(tried) and best > 1 else []

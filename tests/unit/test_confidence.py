@@ -200,7 +200,7 @@ def test_an_axis_that_changes_nothing_is_no_doubt(shapes):
 def test_results_say_whose_they_are(folder):
     done = run("infer", folder / "run", f"{folder / 'digits'}:size=14", "--out", folder / "found.csv")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 of them uncertain, do not trust these: 1 as it is like no template." in " ".join(done.stdout.split())
+    assert "1 of them uncertain, do not trust these: 1 like no template." in " ".join(done.stdout.split())
     rows = list(csv.DictReader((folder / "found.csv").read_text().splitlines()))
     assert {row["file"]: row["label"] for row in rows}["b/01.bmp"] == "b"
     assert [row["file"] for row in rows if row["uncertain"] == "True"] == ["a/noise.bmp"]

@@ -15,7 +15,9 @@ def test_no_fewer_templates_are_recommended_than_there_are_signals():
     best = max(found.trials, key=lambda trial: trial.evidence)
     assert (found.torus_dim, found.n_components) == (1, best.n_components)
     assert found.n_components in (2, 4)  # never too few: a template too many is harmless, two shapes in one are not
-    assert [trial.n_components for trial in found.trials] == [1, 2, 4]
+    sizes = [trial.n_components for trial in found.trials]
+    assert sizes[:3] == [1, 2, 4]
+    assert found.n_components < max(sizes)  # where the most is the best, twice as many are tried too
     assert seen == list(found.trials)
     assert 0.4 < found.trials[0].pair_share < 0.6
     assert found.noise_std == pytest.approx(0.1)

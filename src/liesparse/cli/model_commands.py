@@ -133,7 +133,7 @@ def _whose(rows: ImagesInOrder) -> dict[str, Any]:
 def _doubts(reasons: Any) -> str:
     """Say how many images are not to be trusted, and why."""
     why = Counter(reason for reason in reasons.tolist() if reason)
-    each = "; ".join(f"{n:,} as {reason}" for reason, n in why.most_common())
+    each = "; ".join(f"{n:,} {reason}" for reason, n in why.most_common())
     return f" {why.total():,} of them uncertain, do not trust these: {each}." if why else ""
 
 

@@ -90,7 +90,7 @@ def suggest(
         def tell(trial: Any) -> None:
             done.append(1)
             words = count(trial.torus_dim, "axis", "axes"), count(trial.n_components, "template")
-            bar.show(", ".join(words), len(done), 3 * len(dims))
+            bar.show(", ".join(words), len(done), max(len(done), 3 * len(dims)))
 
         found = find(loaded.train, torus_dims=dims, random_state=seed, callback=tell)
     rows = [
@@ -102,10 +102,12 @@ def suggest(
     chosen = f"--torus-dim {found.torus_dim} --components {found.n_components}"
     console.print(f"Fits best: {chosen}. Next: liesparse train {data} {chosen} --out RUN")
     sizes = [trial.n_components for trial in found.trials if trial.torus_dim == found.torus_dim]
-    if found.n_components in (min(sizes), max(sizes)):
-        side, others = ("least", "fewer") if found.n_components == min(sizes) else ("most", "more")
+    if found.n_components == max(sizes):
+        console.print("That is the most that was tried: more may do better still. The verdict of train will tell.")
+    elif found.n_components == 1:
         console.print(
-            f"That is the {side} that was tried: {others} may do better still. The verdict of train will tell."
+            "With one template, shapes that look much alike may count as one. If there are several kinds, try as many "
+            "templates; the verdict of train will tell."
         )
 
 
