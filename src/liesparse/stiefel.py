@@ -79,10 +79,14 @@ def _polar_by_gram(matrix: Matrix, least: float | None = None) -> Matrix | None:
     if n_weak == 0 and not values[0] > least:
         return None
     weak, strong = directions[:, :n_weak], directions[:, n_weak:]
-    rest = _polar_by_gram(matrix @ weak, least) if n_weak else matrix[:, :0]
-    if rest is None:
-        return None
-    return matrix @ ((strong * squares[n_weak:].rsqrt()) @ strong.T) + rest @ weak.T
+    scaled = strong * squares[n_weak:].rsqrt()
+    whole = matrix @ (scaled @ strong.T)
+    if not n_weak:
+        return whole
+    left = matrix @ weak
+    left = left - matrix @ (scaled @ (scaled.T @ (matrix.T @ left)))  # or rounding in the strong ones shows here
+    rest = _polar_by_gram(left, least)
+    return None if rest is None else whole + rest @ weak.T
 
 
 def _polar_by_svd(matrix: Matrix, near: Matrix | None) -> Matrix:

@@ -99,6 +99,16 @@ def test_polar_in_float64_is_as_exact_as_an_svd(condition):
     assert_close(found @ symmetric, matrix, atol=1e-13, rtol=0)
 
 
+def test_polar_is_orthonormal_where_sizes_come_in_three_steps():
+    """One large size, many of a thirty thousandth and many of a thirty millionth: rounding in the second kind shows."""
+    rng = torch.Generator().manual_seed(0)
+    left, right = (stiefel.random_point(rows, 128, generator=rng, dtype=F64) for rows in (300, 128))
+    sizes = torch.cat((torch.ones(1), torch.full((50,), 3e-5), torch.full((77,), 3e-8))).double()
+    sizes = sizes * (1 + 0.3 * torch.rand(128, generator=rng, dtype=F64))
+    found = stiefel.polar(((left * sizes) @ right.T).float())
+    assert stiefel.orthonormality_error(found) < 2e-6
+
+
 @pytest.mark.parametrize("size", [2.0**-80, 1.0, 2.0**80])
 def test_polar_has_no_scale(size):
     matrix = spread(60, 24, 1e4, torch.float32)
