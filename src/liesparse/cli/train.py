@@ -27,8 +27,8 @@ METRICS = {
 }
 EXPLAINED = """\
 SNR: a picture's energy over that of what is left of it. Evidence: ln P(I|α̂) less what the codes cost, in nats an image,
-so that many codes must earn their place. More is better in both. Codes: at the maximum of P(α|I), as infer and the
-report have them. The epochs above and the verdict below are of other pictures, kept out of learning, and of codes after
+with the noise that the best of the three leaves. More is better in both. Codes: at the maximum of P(α|I), as infer and
+the report have them. The epochs above and the verdict below are of other pictures, kept out of learning, and of codes after
 the paper's 20 steps; by these"""
 
 
@@ -231,6 +231,8 @@ def print_metrics(metrics: dict[str, Any]) -> None:
     others = [metrics[keys[2]] for keys in list(METRICS.values())[1:] if keys[2] in metrics]
     if others and metrics["lsc_evidence"] < max(others):
         console.print("By evidence, shapes that do not move explain these images better.", style="yellow")
+        if metrics.get("verdict_found"):
+            console.print("The verdict is of other images: there the shapes that move do better. So it is a close call.")
     console.print(EXPLAINED.replace("\n", " ") + f" the SNR of the table would be {metrics['lsc_snr']:.2f}.")
     size = metrics.get("least_effective_sample_size", TRUSTED)
     if size < TRUSTED:
