@@ -248,7 +248,7 @@ def find_group(name: Any, image_shape: tuple[int, ...], torus_dim: int = 2) -> G
     if name == "shift":
         return Shifts(math.prod(image_shape))
     if len(image_shape) != 2:
-        fix = "Give grey pictures, (n, height, width), or group='shift' for signals."
+        fix = "Give grey pictures (no colour=yes), (n, height, width), or group='shift' for signals."
         reject("images", f"pictures of one channel for group={name!r}", f"the shape {image_shape}", fix)
     return (Translations if name == "translation" else Rotations)(*image_shape)
 

@@ -70,7 +70,12 @@ def suggest(
     rows = rows[rows.norm(dim=1) > 0]
     n_held_out = min(N_HELD_OUT, len(rows) // 4)
     if len(rows) - n_held_out < FEW_IMAGES:
-        reject("images", f"at least {FEW_IMAGES * 4 // 3} images", str(len(rows)), "Give more images.")
+        reject(
+            "images",
+            f"at least {FEW_IMAGES * 4 // 3} images",
+            str(len(rows)),
+            "Give more, or try a few sizes with train.",
+        )
     generator = torch.Generator().manual_seed(random_state)
     rows = torch.nn.functional.normalize(rows, dim=1)[torch.randperm(len(rows), generator=generator)]
     held_out, seen = rows[:n_held_out], rows[n_held_out:]

@@ -224,7 +224,7 @@ def print_metrics(metrics: dict[str, Any]) -> None:
         if all(key in metrics for key in keys):
             values = [metrics[key] for key in keys]
             shapes = metrics.get(keys[0].replace("_snr", "_components"))
-            shown = f"{name}, {shapes} templates" if shapes else name
+            shown = f"{name}, {count(shapes, 'template')}" if shapes else name
             rows.append((shown, f"{values[0]:.2f}", f"{values[1]:.2f}", f"{values[2]:.1f}"))
     head = ("", "SNR", "active codes", "evidence")
     common.print_table(count(metrics["n_test_images"], "held-out image"), head, rows)
@@ -232,7 +232,9 @@ def print_metrics(metrics: dict[str, Any]) -> None:
     if others and metrics["lsc_evidence"] < max(others):
         console.print("By evidence, shapes that do not move explain these images better.", style="yellow")
         if metrics.get("verdict_found"):
-            console.print("The verdict is of other images: there the shapes that move do better. So it is a close call.")
+            console.print(
+                "The verdict is of other images: there the shapes that move do better. So it is a close call."
+            )
     console.print(EXPLAINED.replace("\n", " ") + f" the SNR of the table would be {metrics['lsc_snr']:.2f}.")
     size = metrics.get("least_effective_sample_size", TRUSTED)
     if size < TRUSTED:
