@@ -28,8 +28,8 @@ METRICS = {
 EXPLAINED = """\
 SNR: a picture's energy over that of what is left of it. Evidence: ln P(I|α̂) less what the codes cost, in nats an image,
 with the noise that the best of the three leaves. More is better in both. Codes: at the maximum of P(α|I), as infer and
-the report have them. The epochs above and the verdict below are of other pictures, kept out of learning, and of codes after
-the paper's 20 steps; by these"""
+the report have them. The epochs above and the verdict below are of other pictures, kept out of learning, and of codes
+after the paper's 20 steps; by these"""
 
 
 def train(
