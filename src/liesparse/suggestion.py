@@ -87,7 +87,6 @@ def suggest(
         noise_std, engine = start.noise_std, engine_for(start, recipe.learning)
         motion = learn_motion(start, seen, engine, generator=generator)
         likely = round(1 / max(motion.share, 1 / MOST_COMPONENTS))  # as many shapes, if so many pairs are of one
-        tried: dict[int, float] = {}
         to_try = sorted({max(1, round(likely * factor)) for factor in FACTORS})
         while to_try:
             n_components = to_try.pop(0)
@@ -96,8 +95,7 @@ def suggest(
             free, named = n_components * math.log(start.sparsity), health.active_codes * math.log(n_components)
             evidence = health.objective - free - named
             trials.append(Trial(torus_dim, n_components, evidence, health.snr, motion.share))
-            tried[n_components] = evidence
-            to_try = to_try or _beyond(tried)
+            to_try = to_try or _beyond({one.n_components: one.evidence for one in trials if one.torus_dim == torus_dim})
             if callback is not None:
                 callback(trials[-1])
     best = max(trials, key=lambda trial: trial.evidence)
