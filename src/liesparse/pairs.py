@@ -72,7 +72,7 @@ def learn_motion(
     common = coords.mean(dim=0)
     shared, signal = float(common.square().sum()), (parameters.noise_std / PAPER_NOISE) ** 2  # as in suggest_noise
     if shared > MUCH_COMMON:  # what is left says which images are alike, and how they move
-        signal *= (1 - MUCH_COMMON) / (1 - shared)
+        signal *= (1 - MUCH_COMMON) / max(1 - shared, 1e-12)
         coords, own = coords - common, torch.nn.functional.normalize(coords - common, dim=1)
     else:
         common, own = torch.zeros_like(common), coords
