@@ -20,13 +20,14 @@ from liesparse.verdict import LEAST_FIT, alignments
 N_MODES = 5
 ALIKE = 0.95  # cosine from which two modes show the same picture
 LEAST_CONFIDENCE = 0.5  # below, half of the picture or half of the posterior says something else
-NO_MOTION, BLANK, STRANGE, UNMOVED, SPREAD, UNEXPLAINED, POSE = range(1, 8)
+NO_MOTION, BLANK, STRANGE, UNMOVED, MIXED, SPREAD, UNEXPLAINED, POSE = range(1, 9)
 DOUBTS = (  # why an image is not to be trusted, the worst first; of the last one only the pose is not
     "",
     "no motion found",
     "blank",
     "like no template",
     "of a template never seen moving",
+    "of a template that mixes shapes",
     "spread over several templates",
     "largely not explained",
     "alike in other poses",

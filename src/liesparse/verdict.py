@@ -72,6 +72,7 @@ class Verdict(NamedTuple):
     usual_share: float = 1.0  # of what a usual picture is explained by, what its largest template alone would be
     least_share: float = 0.0  # below which a picture is spread over more templates than usual
     unmoved: tuple[int, ...] = ()  # templates seen too rarely, or never seen moving, to trust their poses
+    mixed: tuple[int, ...] = ()  # templates that explain less of their own pictures than others of theirs
 
     def __str__(self) -> str:
         """Return the verdict in one or two sentences."""
@@ -185,6 +186,7 @@ def judge(
         usual_share=usual_share,
         least_share=least_share,
         unmoved=() if given else unmoved_templates(parameters, *seen),
+        mixed=mixed_templates(parameters, *seen),
     )
 
 
@@ -217,6 +219,19 @@ def unmoved_templates(parameters: Parameters, codes: Codes, poses: Poses) -> tup
         effects[template] = (moved - still).square().sum() / moved.square().sum().clamp(min=1e-12)
     least = LEAST_MOVED * effects[largest].median()
     return tuple((effects < least).nonzero().flatten().tolist())
+
+
+def mixed_templates(parameters: Parameters, codes: Codes, poses: Poses) -> tuple[int, ...]:
+    """Return the templates whose usual picture is spread over more templates than a usual picture of all.
+
+    Such a template is often a mean of several shapes, and what it takes from pictures says little of them.
+    """
+    largest, shares = codes.argmax(dim=1), template_share(parameters, codes, poses)
+    of_template = shares.new_full((codes.shape[1],), math.inf)
+    for template in largest.unique().tolist():
+        of_template[template] = shares[largest == template].median()
+    least = of_template[largest].median() - SPREAD_SLACK
+    return tuple((of_template < least).nonzero().flatten().tolist())
 
 
 def ground_share(images: Images) -> float:
@@ -316,13 +331,16 @@ def read_verdict(saved: object, path: object) -> Verdict | None:
         return None
     needed = set(Verdict._fields) - set(Verdict._field_defaults)
     numbers = saved if isinstance(saved, dict) and needed <= set(saved) <= set(Verdict._fields) else {}
-    effects, unmoved = numbers.get("effects"), numbers.get("unmoved", [])
-    rest = {name: value for name, value in numbers.items() if name not in ("effects", "unmoved")}
+    effects = numbers.get("effects")
+    templates = {name: numbers.get(name, []) for name in ("unmoved", "mixed")}
+    rest = {name: value for name, value in numbers.items() if name not in ("effects", *templates)}
     plain = all(isinstance(value, int | float) or (name, value) == ("pair_share", None) for name, value in rest.items())
     plain = plain and 0 <= numbers.get("noise", 0) <= MOST_NOISE
-    lists = ((effects, float), (unmoved, int))
+    lists = ((effects, float), *((one, int) for one in templates.values()))
     whole = all(isinstance(values, list) and all(isinstance(one, kind) for one in values) for values, kind in lists)
-    whole = whole and all(0 <= template < MOST_TEMPLATES for template in unmoved)
+    whole = whole and all(0 <= template < MOST_TEMPLATES for one in templates.values() for template in one)
     if not numbers or not plain or not whole:
         reject("path", "a saved verdict", str(path), "Use another copy.")
-    return Verdict(**numbers | {"effects": tuple(effects or ()), "unmoved": tuple(unmoved)})
+    return Verdict(
+        **numbers | {"effects": tuple(effects or ())} | {name: tuple(one) for name, one in templates.items()}
+    )

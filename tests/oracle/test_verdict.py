@@ -21,6 +21,7 @@ from liesparse.verdict import (
     alignments,
     ground_share,
     judge,
+    mixed_templates,
     motion_effects,
     noise_share,
     read_verdict,
@@ -44,6 +45,14 @@ def images_of(max_shift, seed=0, n=400, noise=0.0):
 
 def judged(model, images):
     return judge(model, images[:100], images[100:], AdaptiveEngine(model.frequencies))
+
+
+def test_templates_whose_pictures_need_others_too_are_named(model):
+    codes = torch.eye(4).repeat(10, 1)
+    assert mixed_templates(model, codes, torch.zeros(40, 2)) == ()
+    codes[2::4] = torch.tensor((0.5, 0.0, 0.7, 0.5))  # of the third template, with two others
+    assert mixed_templates(model, codes, torch.zeros(40, 2)) == (2,)
+    assert mixed_templates(model, codes[2::4], torch.zeros(10, 2)) == ()  # where all are sums, that is usual
 
 
 def test_moving_pictures_have_two_motions(model):
@@ -184,7 +193,7 @@ def test_words_for_a_motion_that_was_given():
     lost = Verdict(False, 2, 2, 0.5, (0.5, 0.4), 2.0, 4.0, given=True)
     assert str(lost).startswith("The given motion does not explain them:")
     assert "--group" in lost.advice
-    before = {name: value for name, value in lost._asdict().items() if name not in ("given", "unmoved")}
+    before = {name: value for name, value in lost._asdict().items() if name not in ("given", "unmoved", "mixed")}
     assert read_verdict(before | {"effects": [0.5, 0.4]}, "x") == lost._replace(given=False)  # files of before
 
 
@@ -251,6 +260,7 @@ def test_a_verdict_is_saved_with_the_model(model, tmp_path):
         {},
         *(values | {key: bad} for key, bad in (("effects", "a"), ("snr", "b"), ("noise", 1.0), ("least_fit", None))),
         *(values | {"effects": [0.5], "unmoved": bad} for bad in (3, [-1], [0.5], ["a"], [10**20])),
+        *(values | {"effects": [0.5], "mixed": bad} for bad in (3, [-1], [0.5], ["a"], [10**20])),
     ):
         with pytest.raises(ValueError, match="a saved verdict"):
             read_verdict(wrong, "x")

@@ -10,7 +10,7 @@ from PIL import Image
 
 from liesparse import LieSparseCoder, embedded_digits, translations
 from liesparse.canonical import picture_names, refine_generators
-from liesparse.confidence import BLANK, NO_MOTION, POSE, SPREAD, STRANGE, UNMOVED
+from liesparse.confidence import BLANK, MIXED, NO_MOTION, POSE, SPREAD, STRANGE, UNMOVED
 from liesparse.data import translations_rotations
 from liesparse.figures import spread
 from liesparse.groups import Rotations, Translations
@@ -150,6 +150,15 @@ def test_pictures_of_a_template_that_was_never_seen_moving_are_doubted(coder, da
     doubted = known.confidence(data.images).doubt == UNMOVED
     assert (doubted == np.isin(coder.infer(data.images).codes.argmax(axis=1), (3, 7))).all()
     assert 0 < int(doubted.sum()) < len(data.images)
+
+
+def test_pictures_of_a_template_that_mixes_shapes_are_doubted(coder, data):
+    verdict = Verdict(True, 2, 2, 0.97, (0.5, 0.5), 30.0, 4.0, mixed=(2,), unmoved=(3,))
+    doubt = LieSparseCoder.from_model(coder.model_, (14, 14), verdict=verdict).confidence(data.images).doubt
+    largest = coder.infer(data.images).codes.argmax(axis=1)
+    assert ((doubt == MIXED) == (largest == 2)).all()
+    assert ((doubt == UNMOVED) == (largest == 3)).all()
+    assert 0 < int((doubt == MIXED).sum()) < len(doubt)
 
 
 def test_a_sheet_shows_pictures_from_first_to_last():

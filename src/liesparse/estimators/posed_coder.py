@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from liesparse._checks import check_count
-from liesparse.confidence import BLANK, NO_MOTION, STRANGE, UNMOVED, Confidence, rate_confidence
+from liesparse.confidence import BLANK, MIXED, NO_MOTION, STRANGE, UNMOVED, Confidence, rate_confidence
 from liesparse.devices import to_cpu
 from liesparse.estimators.base import Array, Coder, ImageBatch
 from liesparse.inference import infer_codes, map_poses
@@ -188,9 +188,9 @@ class PosedCoder(Coder):
         rated = rate_confidence(model, images.rows, codes, poses, scores, *known, engine_of(model), **usual)
         blank = images.norms[:, 0] == 0  # of which nothing is known
         doubt = rated.doubt
-        if verdict is not None and verdict.unmoved:  # nobody saw their templates move
-            unmoved = torch.isin(codes.argmax(dim=1), torch.tensor(verdict.unmoved).to(codes.device))
-            doubt = torch.where(unmoved & (doubt != STRANGE), UNMOVED, doubt)
+        for kind, templates in ((MIXED, verdict.mixed), (UNMOVED, verdict.unmoved)) if verdict is not None else ():
+            theirs = torch.isin(codes.argmax(dim=1), torch.tensor(templates, dtype=torch.long).to(codes.device))
+            doubt = torch.where(theirs & (doubt != STRANGE), kind, doubt)
         doubt = torch.where(blank, BLANK, doubt)
         if verdict is not None and not verdict.found:  # no pose to trust
             doubt = torch.full_like(doubt, NO_MOTION)

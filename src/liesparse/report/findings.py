@@ -144,10 +144,13 @@ class Findings:
         order = self.confidence.confidence.argsort(stable=True)
         return order[kinds[order].argsort(stable=True)].tolist()
 
-    def unmoved(self) -> list[int]:
-        """Return the templates of these images that were seen too rarely, or never moving, to trust their poses."""
-        known = () if self.verdict is None else self.verdict.unmoved
-        return [template for template in self.order if template in known and self.n_pictures[template]]
+    def poor_templates(self) -> dict[str, list[int]]:
+        """Return the templates of these images that are not to be trusted, by what is wrong with them."""
+        known = {} if self.verdict is None else {"unmoved": self.verdict.unmoved, "mixed": self.verdict.mixed}
+        return {
+            name: [template for template in self.order if template in templates and self.n_pictures[template]]
+            for name, templates in known.items()
+        }
 
     def one_of_each(self, n_images: int) -> list[int]:
         """Return an image of each of the most used shapes, or the first image if no image has codes."""
