@@ -72,6 +72,11 @@ class Engine(PoseEngine):
         """Return ln Z(η) = ln ∫ exp(η·T(s)) ds over [0, 2π)ⁿ [Chau20, app. B]."""
         return self.moments(natural).log_partition
 
+    def log_density(self, natural: Natural, poses: Float[Tensor, "batch point torus"]) -> OnGrid:
+        """Return ln P(s) = η·T(s) - ln Z(η) at any poses [Chau20, app. B]."""
+        features = torus.features(torus.phases(self.frequencies, poses))
+        return torch.einsum("blc,bklc->bk", natural, features) - self.log_partition(natural)[:, None]
+
     def modes(self, natural: Natural, n_modes: int = 1) -> Modes:
         """Return the highest distinct modes, refined between the engine's points."""
         return find_modes(natural, self.frequencies, self.coarse_modes(natural, N_CANDIDATES * n_modes), n_modes)
