@@ -15,6 +15,8 @@ from liesparse._checks import check_count
 REACH = 3.0  # standard deviations of the energy over the frequencies that a lattice should hold
 HELD, MARGIN = 0.99, 1.5  # and so many times as many frequencies as now hold this share of it
 LEAST_VARIANCE = 0.25  # along any direction, so that no direction is left without frequencies
+LEAST_CHANGE = 0.1  # share of the planes below which a lattice changes only where planes do not hold
+IDLE = 0.1  # of the energy that would be theirs if all held the same
 MOST_TURNS = 12  # a pose may turn so many times slower than it could; of more than two axes:
 MOST_TURNS_OF_MANY = 4
 STRAY_ENERGY = 0.4  # that may lie outside a coarser lattice, over what lies there if the energy is spread smoothly
@@ -176,7 +178,8 @@ def fitted_lattice(
             missing.remove(own)
         else:
             changed.append(plane)
-    if not changed:
+    idle = float(energies[changed].sum()) < IDLE * float(energies.mean()) * len(changed)
+    if len(changed) < LEAST_CHANGE * len(frequencies) and not idle and (free is None or not free.any()):
         return frequencies
     fitted = frequencies.long().clone()
     fitted[changed] = torch.tensor(missing)
