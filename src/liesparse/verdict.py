@@ -28,7 +28,10 @@ LEAST_EXPLAINED = 0.85  # of the pictures, noise apart
 MOST_NOISE = 0.99
 LEAST_FIT = 0.5  # share of a picture that must be explained, noise apart, to be one of the model's kind
 FIT_SLACK, FIT_DEVIATIONS = 0.1, 6.0  # where most are explained better: so far below the median, the larger of the two
-MANY_CODES = 1.5  # templates in a picture, from which on the verdict speaks of them
+MANY_CODES, SHARED = (
+    1.5,
+    0.9,
+)  # templates in a picture, from which on the verdict speaks of them if the largest has less
 MANY_STRANGE = 0.05  # of the pictures, from which on the verdict speaks of them
 LEAST_EFFECT = 0.02  # share of a picture that must change along a motion
 LEAST_MOVED = 0.25  # of the change in a usual template's pictures, what must change in those of one to trust its poses
@@ -39,8 +42,9 @@ MOST_TEMPLATES = 10**6  # of which a file may speak
 N_PLAIN, PLAIN_EPOCHS = 4000, 4  # images and passes of plain sparse coding
 MUCH_GROUND, N_GROUND = 0.8, 500  # of a picture's energy, and pictures that are looked at
 GROUND = (
-    "Most of each picture is an even light ground, which hides how the rest moves. Where shapes are dark on it, turn "
-    "light and dark round: DATA:invert=yes on the command line, images.max() - images in Python."
+    "Most of each picture is an even light ground, which hides how the rest moves. Take it away: DATA:ground=subtract; "
+    "or, where dark shapes stand on white, turn light and dark round: DATA:invert=yes on the command line, "
+    "images.max() - images in Python."
 )
 SOME_GROUND, EVEN = 0.05, 0.15  # of a picture's energy, and of its range, within which half of its edge lies
 GREY = (
@@ -86,7 +90,7 @@ class Verdict(NamedTuple):
             evidence += (
                 f"; {self.strange:.0%} of the pictures are like no template (more --components if they should be)"
             )
-        if self.found and self.n_codes >= MANY_CODES:
+        if self.found and self.n_codes >= MANY_CODES and self.usual_share < SHARED:
             evidence += (
                 f"; {self.n_codes:.1f} templates in a picture, where one would give it a clear pose (other numbers of "
                 "--components may do better: `liesparse suggest DATA`)"

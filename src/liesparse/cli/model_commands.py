@@ -32,10 +32,11 @@ def _open(run: Path, data: str | None, data_dir: Path | None) -> tuple[Run, str,
     from liesparse.run_directory import load_run
 
     opened = load_run(run)
-    spec = data or opened.settings.get("data")
+    trained = str(opened.settings.get("data") or "")
+    spec = _as_trained(data, trained) if data else trained
     if not spec:
         raise fail(f"{run} does not say what it was trained on. Pass --data.", 2)
-    return opened, str(spec), check_shape(load_data(str(spec), data_dir=data_dir), opened.coder.image_shape_)
+    return opened, spec, check_shape(load_data(spec, data_dir=data_dir), opened.coder.image_shape_)
 
 
 def _open_images(run: Path, images: str, data_dir: Path | None) -> tuple[LieSparseCoder, ImagesInOrder]:

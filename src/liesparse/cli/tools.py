@@ -75,6 +75,7 @@ def suggest(
 ) -> None:
     """Recommend numbers of axes and templates for DATA. Small ones are tried, and compared by held-out evidence."""
     from liesparse import suggest as find
+    from liesparse import verdict
     from liesparse.data import load_data
 
     with explained(code=2):
@@ -84,6 +85,8 @@ def suggest(
             raise ValueError(f"--torus-dims: expected numbers such as 1,2, got {torus_dims}.") from None
     loaded = load_data(data, data_dir=data_dir)
     console.print(loaded.summary())
+    if warning := verdict.warn_of_ground(loaded.train, loaded.image_shape):
+        console.print(warning, style="yellow")
     with common.ProgressBar("trials") as bar:
         done: list[int] = []
 
