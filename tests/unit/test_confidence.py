@@ -74,6 +74,9 @@ def test_pictures_are_prepared_as_those_of_the_run(coder, folder, tmp_path):
     assert run("canonicalize", tmp_path / "run", ink, "--out", tmp_path / "drawn").returncode == 0
     for path in (tmp_path / "drawn").glob("[0-9]*.png"):
         assert np.median(np.asarray(Image.open(path))) > 200  # and so what the model draws
+    measured = run("evaluate", tmp_path / "run", "--data", ink)
+    assert measured.returncode == 0, measured.stdout + measured.stderr
+    assert "inverted" in measured.stdout
     refused = run("infer", tmp_path / "run", f"{ink}:size=7", "--out", tmp_path / "found.csv")  # as is said
     assert "7 × 7" in refused.stdout
 
