@@ -64,7 +64,7 @@ def suggest(
     random_state : int, default=0
         Seed: same seed, same answer.
     callback : callable, optional
-        Called with each :class:`Trial` as it is done.
+        Called with each ``Trial`` as it is done.
     """
     rows = torch.as_tensor(np.asarray(images), dtype=torch.float32).flatten(1)
     rows = rows[rows.norm(dim=1) > 0]

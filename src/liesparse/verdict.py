@@ -147,7 +147,7 @@ def judge(
 ) -> Verdict:
     """Return the verdict on a model from ``images``; plain sparse coding learns from other ``training_images``.
 
-    ``seen`` and ``plain`` are what :func:`poses_of_many` and :func:`plain_dictionary` found, if that is known already.
+    ``seen`` and ``plain`` are what ``poses_of_many`` and ``plain_dictionary`` found, if that is known already.
     """
     _, _, codes, poses, found = infer(parameters, images, engine)
     seen = seen or poses_of_many(parameters, training_images, engine)

@@ -60,7 +60,7 @@ class LieSparseCoder(PosedCoder):
         where the images hold white noise.
     pose_prior : "uniform" or PosePrior, default="uniform"
         Prior of the pose; :func:`liesparse.narrow_prior` makes one around 0.
-    group : str or group of :mod:`liesparse.groups`, default="learned"
+    group : str or group of ``liesparse.groups``, default="learned"
         How the images move: "learned" finds it, with ``torus_dim`` axes; "translation", "rotation" (of grey pictures)
         and "shift" (of signals) are known, and only the shapes are learned. Two of them one after the other are
         "translation@rotation", which turns and then shifts, or "translation@learned".
