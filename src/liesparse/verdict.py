@@ -28,10 +28,7 @@ LEAST_EXPLAINED = 0.85  # of the pictures, noise apart
 MOST_NOISE = 0.99
 LEAST_FIT = 0.5  # share of a picture that must be explained, noise apart, to be one of the model's kind
 FIT_SLACK, FIT_DEVIATIONS = 0.1, 6.0  # where most are explained better: so far below the median, the larger of the two
-MANY_CODES, SHARED = (
-    1.5,
-    0.9,
-)  # templates in a picture, from which on the verdict speaks of them if the largest has less
+MANY_CODES, SHARED = 1.5, 0.9  # templates in a picture, of which the verdict speaks unless one has so much of it
 MANY_STRANGE = 0.05  # of the pictures, from which on the verdict speaks of them
 LEAST_EFFECT = 0.02  # share of a picture that must change along a motion
 LEAST_MOVED = 0.25  # of the change in a usual template's pictures, what must change in those of one to trust its poses

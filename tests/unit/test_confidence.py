@@ -9,10 +9,9 @@ import torch
 from PIL import Image
 
 from liesparse import LieSparseCoder, embedded_digits, translations
-from liesparse.canonical import picture_names, refine_generators
+from liesparse.canonical import refine_generators
 from liesparse.confidence import BLANK, MIXED, NO_MOTION, POSE, SPREAD, STRANGE, UNMOVED
 from liesparse.data import translations_rotations
-from liesparse.figures import spread
 from liesparse.groups import Rotations, Translations
 from liesparse.initialization import known_translation
 from liesparse.model import Parameters, reconstruct, uniform_prior
@@ -162,13 +161,6 @@ def test_pictures_of_a_template_that_mixes_shapes_are_doubted(coder, data):
     assert ((doubt == MIXED) == (largest == 2)).all()
     assert ((doubt == UNMOVED) == (largest == 3)).all()
     assert 0 < int((doubt == MIXED).sum()) < len(doubt)
-
-
-def test_a_sheet_shows_pictures_from_first_to_last():
-    chosen = spread(100, 40)
-    assert (chosen[0], len(chosen) <= 40, chosen[-1] >= 90) == (0, True, True)
-    assert spread(3, 40) == [0, 1, 2]
-    assert spread(0, 40) == []
 
 
 def test_two_poses_that_explain_an_image_equally_share_its_mass():
@@ -353,8 +345,3 @@ def test_warp_needs_a_known_motion(folder, tmp_path):
     assert done.returncode == 1
     assert "--warp: expected a known motion" in done.stdout
     assert not (tmp_path / "out").exists()
-
-
-def test_names_of_pictures_do_not_collide():
-    names = ["a/1.jpg", "a/1.png", "a/2.png", "sheet.jpg", "0017", "b.c/3.tif"]
-    assert picture_names(names) == ["a/1.jpg.png", "a/1.png.png", "a/2.png", "sheet.jpg.png", "0017.png", "b.c/3.png"]

@@ -299,6 +299,7 @@ def test_what_is_not_to_be_trusted_is_shown_first(tmp_path, coder, digits):
     text = Page(report(tmp_path, coder, test, test_names=names).read_text()).text
     assert "20 of 23" in text
     assert "Do not trust these" in text
+    assert re.search(r"2\d\.png: like no template", text)
 
 
 def test_templates_that_were_never_seen_moving_are_named(tmp_path, coder, digits):
@@ -307,15 +308,6 @@ def test_templates_that_were_never_seen_moving_are_named(tmp_path, coder, digits
     text = Page(report(tmp_path, doubted, digits[1].images[:60]).read_text()).text
     assert re.search(r"never seen moving, to trust their\s+poses:\s+T4\s+\(6 pictures\)\.", text)
     assert "54 of 60" in text
-
-
-def test_photos_are_no_negatives(coder):
-    photos = torch.rand(5, 196, generator=torch.Generator().manual_seed(0)) + 0.3
-    found = look(coder, photos)
-    assert found.look == "light"
-    drawn = Image.open(io.BytesIO(draw_pixels(found.shown(found.images[0])))).convert("L")
-    bright = int(found.images[0].argmax())
-    assert drawn.getpixel((bright % 14, bright // 14)) == 255
 
 
 @pytest.mark.parametrize(
